@@ -1,0 +1,1 @@
+"""Learns and ranks: knows shapes, tiles and times, and imports no IREE."""

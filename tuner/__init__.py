@@ -1,0 +1,1 @@
+"""Tunes IREE programs."""

@@ -1,0 +1,1 @@
+"""How candidates are proposed: ask and tell."""

@@ -1,0 +1,1 @@
+"""Search spaces, one per pipeline family, registered by target."""

@@ -1,0 +1,1 @@
+"""Processes that compile and run candidates and may crash without loss."""
