@@ -77,8 +77,8 @@ _program_options = _stack(
         "inputs",
         multiple=True,
         metavar="SPEC",
-        help="Input in iree-run-module's syntax (1x3x224x224xf32, 4xf32=1 2 3 4, @file.npy); repeat in order. "
-        "Made from the signature where left out.",
+        help="Input in iree-run-module's syntax (1x3x224x224xf32, 4xf32=1 2 3 4, @file.npy); repeat in order."
+        " Made from the signature where left out.",
     ),
     click.option(
         "--dim", "dims", multiple=True, type=_Dim(), help="Size of an ONNX model's symbolic dimension."

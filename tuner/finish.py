@@ -37,7 +37,7 @@ def finish_program(
 ) -> None:
     """Write the spec, build the program with it, and keep only what is right and helps.
 
-    Fills in the result's times, numerics, spec path and notes, and removes from ``confirmed`` what was dropped.
+    Fills in the result's times, numerics, spec path and notes; removes from ``confirmed`` what was dropped.
     """
     finisher = _Finisher(prepared, settings, loop, result, workdir, reporter)
     entries = finisher.entries(confirmed)
@@ -135,8 +135,8 @@ class _Finisher:
         if verdict is None:
             return text
         return text + (
-            f"\nMeasured: {show_us(verdict.default_us)} by default, {show_us(verdict.tuned_us)} with this spec, "
-            f"{verdict.speedup:.2f}x (95 % interval {verdict.low:.2f}x to {verdict.high:.2f}x)"
+            f"\nMeasured: {show_us(verdict.default_us)} by default, {show_us(verdict.tuned_us)} with this spec,"
+            f" {verdict.speedup:.2f}x (95 % interval {verdict.low:.2f}x to {verdict.high:.2f}x)"
         )
 
     def _write(self, entries: Sequence[SpecEntry], header: str) -> Path:
@@ -151,7 +151,7 @@ class _Finisher:
         return link_with_starter(own, self._settings.starter_spec)
 
     def _build(self, entries: list[SpecEntry]) -> tuple[Path | None, list[SpecEntry]]:
-        """Build the program with these entries; leave out those that the compiler does not take up as meant."""
+        """Build the program with these entries, less those that the compiler does not take up as meant."""
         for _ in range(3):
             if not entries:
                 return None, []
@@ -227,7 +227,8 @@ def header_text(result: TuneResult, digest: str, flags: Sequence[str], *, functi
             f"Tuning spec by iree-tune {result.versions['iree_tune']} for IREE {result.versions['iree']}.",
             f"Program: {result.program} (sha256 {digest[:16]})"
             + (f", function {function}" if function else ""),
-            f"Machine: {machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores, device {result.device}",
+            f"Machine: {machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores, "
+            f"device {result.device}",
             f"Compile flags: {' '.join(flags)}",
             f"Made: {made:%Y-%m-%d %H:%M} UTC",
         ]

@@ -87,8 +87,8 @@ def drop_wrong(
 ) -> list[SpecEntry]:
     """Find a large part of ``entries`` that leaves the program's outputs right.
 
-    Each entry was right by itself; together they may exceed the tolerance. Halves are tried, so a few compiles
-    do.
+    Each entry was right by itself; together they may exceed the tolerance. Halves are tried, so a few
+    compiles do.
 
     Parameters
     ----------

@@ -78,14 +78,15 @@ class Search(ABC):
         """Learn outcomes: ``log_ratio [n]`` is log(time / default time), NaN for a failed candidate."""
         self._tried.update(key.tobytes() for key in table.keys())  # noqa: SIM118
 
-    def tell_related(self, other: Search, table: Candidates, log_ratio: NDArray[np.float64]) -> None:  # noqa: B027
+    def tell_related(  # noqa: B027
+        self, other: Search, table: Candidates, log_ratio: NDArray[np.float64]
+    ) -> None:
         """Hear of another task's outcomes in the same run; ignored by searches that do not learn."""
 
     def untried(self, table: Candidates) -> NDArray[np.bool_]:
         """Mask the rows that have no outcome yet."""
-        return np.fromiter(
-            (key.tobytes() not in self._tried for key in table.keys())  # noqa: SIM118, dtype=np.bool_, count=len(table)
-        )
+        keys = table.keys()
+        return np.array([key.tobytes() not in self._tried for key in keys], dtype=np.bool_)
 
 
 SearchFactory = Callable[..., Search]
