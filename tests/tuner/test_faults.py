@@ -36,7 +36,7 @@ def test_a_file_that_is_not_a_model(iree_tune: Command, tmp_path: Path) -> None:
 
 def test_an_op_that_iree_cannot_compile(iree_tune: Command, tmp_path: Path) -> None:
     (tmp_path / "odd.mlir").write_text(
-        'func.func @main(%a: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {\n'
+        "func.func @main(%a: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {\n"
         '  %0 = torch.operator "onnx.NoSuchOp"(%a) : (!torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32>\n'
         "  return %0 : !torch.vtensor<[4],f32>\n}\n"
     )
@@ -142,7 +142,9 @@ def test_two_runs_do_not_share_an_output_directory(conv1d: Path, tmp_path: Path,
 def test_no_space_left_on_disk(conv1d: Path, tmp_path: Path, iree_tune: Command) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True
+    )
     if mounted.returncode != 0:
         pytest.skip("this sandbox allows no mounts")
     try:

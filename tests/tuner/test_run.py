@@ -72,7 +72,9 @@ def test_command_line_json_and_verify(conv1d: Path, iree_tune: Command, tmp_path
     assert "faster" in good.stdout
 
 
-def test_verify_fails_for_a_spec_that_slows_the_program(conv1d: Path, iree_tune: Command, tmp_path: Path) -> None:
+def test_verify_fails_for_a_spec_that_slows_the_program(
+    conv1d: Path, iree_tune: Command, tmp_path: Path
+) -> None:
     tune(conv1d, trials=40, output_dir=tmp_path / "out")
     text = (tmp_path / "out" / "tuning_spec.mlir").read_text()
     slow = (
@@ -106,7 +108,11 @@ def test_one_dumped_dispatch(conv1d: Path, iree_tune: Command, tmp_path: Path) -
     assert result["speedup"] > 1.2
     # The spec of the dispatch applies to the program that it came from.
     compile_program(
-        conv1d, tmp_path / "t.vmfb", flags, spec=tmp_path / "out" / "tuning_spec.mlir", dump_dir=tmp_path / "tuned"
+        conv1d,
+        tmp_path / "t.vmfb",
+        flags,
+        spec=tmp_path / "out" / "tuning_spec.mlir",
+        dump_dir=tmp_path / "tuned",
     )
     tuned = (tmp_path / "tuned" / dump.name).read_text()
     assert "lowering_config" in tuned and tuned != dump.read_text()

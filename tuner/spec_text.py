@@ -1,0 +1,190 @@
+"""Writes matchers as transform dialect text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import func
+
+from tuner.spec_graph import Node, Source
+from tuner.spec_matcher import BODY, EXACT, LOOSE, OUT, Check, Matcher, Path, body_tree, is_input
+
+_OP = "!transform.any_op"
+_VALUE = "!transform.any_value"
+_PARAM = "!transform.any_param"
+_INTS = "!transform.param<i64>"
+
+
+def matcher_text(symbol: str, matcher: Matcher, config: str, comment: Sequence[str]) -> str:
+    """Write one matcher as a named sequence that yields the root op and its config."""
+    body = _MatcherBody(matcher)
+    lines = [f"// {line}".rstrip() for line in comment]
+    lines += [
+        f"transform.named_sequence @{symbol}(%op: {_OP} {{transform.readonly}})",
+        f"    -> ({_OP}, {_PARAM}) {{",
+        *textwrap.indent("\n".join(body.lines), "  ").split("\n"),
+        f"  %config = transform.param.constant {config}",
+        f"    -> {_PARAM}",
+        f"  transform.yield {body.root}, %config : {_OP}, {_PARAM}",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def spec_text(header: str, matchers: Sequence[tuple[str, str]], passes: Sequence[str]) -> str:
+    """Write a whole spec.
+
+    Parameters
+    ----------
+    header
+        The first comment.
+    matchers
+        Symbol and text of each, in the order in which they are tried.
+    passes
+        Passes that are run on each dispatch before it is matched. With none (and some matcher) the spec has
+        the form that the compiler links fastest, by merging its matchers with those of other specs.
+    """
+    comment = "\n".join(f"// {line}".rstrip() for line in header.splitlines())
+    fast = bool(matchers) and not passes
+    attributes = "transform.with_named_sequence"
+    if fast:
+        attributes += ", iree_codegen.tuning_spec_with_default_entrypoint"
+    parts = []
+    if matchers:
+        parts.append(_ACTION)
+        parts += [text for _, text in matchers]
+    parts.append(_entry_text([symbol for symbol, _ in matchers], passes))
+    body = textwrap.indent("\n\n".join(parts), "  ")
+    return f"{comment}\nmodule @iree_tune_spec attributes {{{attributes}}} {{\n{body}\n}}\n"
+
+
+_ACTION = f"""\
+transform.named_sequence @apply_op_config(%op: {_OP} {{transform.readonly}},
+                                          %config: {_PARAM} {{transform.readonly}}) {{
+  transform.annotate %op "compilation_info" = %config : {_OP}, {_PARAM}
+  transform.yield
+}}"""
+
+
+def _entry_text(symbols: Sequence[str], passes: Sequence[str]) -> str:
+    lines = [
+        f"transform.named_sequence @__kernel_config(%dispatch: {_OP} {{transform.consumed}}) -> {_OP}",
+        "    attributes {iree_codegen.tuning_spec_entrypoint} {",
+    ]
+    handle = "%dispatch"
+    if passes:
+        lines += [
+            "  // Data-tiled ops get their packed form only after tuning specs are applied, and lose what a spec",
+            "  // put on them. So that step is taken here, before anything is matched.",
+        ]
+    for i, name in enumerate(passes):
+        lines.append(f'  %prepared{i} = transform.apply_registered_pass "{name}" to {handle}')
+        lines.append(f"    : ({_OP}) -> {_OP}")
+        handle = f"%prepared{i}"
+    if symbols:
+        lines.append(f"  %done = transform.foreach_match in {handle}")
+        lines.append(",\n".join(f"    @{symbol} -> @apply_op_config" for symbol in symbols))
+        lines.append(f"    : ({_OP}) -> {_OP}")
+        handle = "%done"
+    return "\n".join([*lines, f"  transform.yield {handle} : {_OP}", "}"])
+
+
+class _MatcherBody:
+    """Builds the ops of one matcher; every op reached from the anchor gets one handle."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.lines: list[str] = []
+        self._handles: dict[Path, str] = {(): "%op"}
+        self._counts: dict[str, int] = {}
+        for check in matcher.checks:
+            self._check(check)
+        self.root = self._handle(matcher.root_path)
+
+    def _name(self, stem: str) -> str:
+        n = self._counts[stem] = self._counts.get(stem, -1) + 1
+        return f"%{stem}{n}"
+
+    def _handle(self, path: Path) -> str:
+        """Name the op at ``path``, going there first if need be."""
+        if path in self._handles:
+            return self._handles[path]
+        before, step = self._handle(path[:-1]), path[-1]
+        if step == OUT:
+            handle = self._name("around")
+            self.lines.append(f"{handle} = transform.get_parent_op {before} : ({_OP}) -> {_OP}")
+        else:
+            handle = self._name("producer")
+            self.lines.append(
+                f"{handle} = transform.get_producer_of_operand {before}[{step}] : ({_OP}) -> {_OP}"
+            )
+        self._handles[path] = handle
+        return handle
+
+    def _check(self, check: Check) -> None:
+        handle = self._handle(check.path)
+        if check.kind in (EXACT, BODY):
+            self._pattern(handle, [check.node] if check.kind == EXACT else body_tree(check.node))
+            return
+        names = ", ".join(f'"{name}"' for name in check.node.role)
+        self.lines.append(f"transform.match.operation_name {handle} [{names}] : {_OP}")
+        if check.kind == LOOSE:
+            self._loose(handle, check.node)
+
+    def _pattern(self, handle: str, nodes: Sequence[Node]) -> None:
+        ins, outs = self._name("ins"), self._name("outs")
+        self.lines.append(f"{ins}, {outs} = transform.iree.match.cast_compatible_dag_from_root {handle} {{")
+        self.lines += textwrap.indent(pattern_text(nodes), "  ").split("\n")
+        self.lines.append(f"}} : ({_OP}) -> ({_VALUE}, {_VALUE})")
+
+    def _loose(self, handle: str, node: Node) -> None:
+        if node.loops is not None:
+            loops, sizes = self._name("loops"), self._name("sizes")
+            self.lines += [
+                f"{loops} = transform.match.structured failures(propagate) {handle} : ({_OP}) -> {_INTS} {{",
+                f"^bb0(%structured: {_OP}):",
+                f"  {sizes} = transform.match.structured.dim %structured[all] : ({_OP}) -> {_INTS}",
+                f"  transform.match.structured.yield {sizes} : {_INTS}",
+                "}",
+                f"transform.iree.match.dims_equal {loops}, {list(node.loops)} : {_INTS}",
+            ]
+        for i, kind in enumerate(node.operand_types):
+            value = self._name("operand")
+            self.lines += [
+                f"{value} = transform.get_operand {handle}[{i}] : ({_OP}) -> {_VALUE}",
+                f"transform.iree.match.cast_compatible_type {value} = {kind} : {_VALUE}",
+            ]
+
+
+def pattern_text(nodes: Sequence[Node]) -> str:
+    """Write ops, producers first, as a block that takes their other operands as arguments.
+
+    With one op every operand is an argument of its own; with several, a value used twice is one argument.
+    """
+    inside = set(nodes)
+    inputs: list[Source] = []
+    for node in nodes:
+        for source in node.sources:
+            known = len(nodes) > 1 and any(source.value == s.value for s in inputs)
+            if is_input(source, inside) and not known:
+                inputs.append(source)
+    context = nodes[0].op.context
+    with context, ir.Location.unknown(context):
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            function = func.FuncOp("pattern", ([s.value.type for s in inputs], []))
+        block = function.add_entry_block()
+        values = {s.value: block.arguments[i] for i, s in enumerate(inputs)}
+        spare = iter(block.arguments)
+        for node in nodes:
+            clone = node.op.clone(ir.InsertionPoint(block))
+            for i, source in enumerate(node.sources):
+                clone.operands[i] = values[source.value] if len(nodes) > 1 else next(spare)
+            for mine, theirs in zip(node.op.results, clone.results, strict=True):
+                values[mine] = theirs
+        text = function.operation.get_asm(use_local_scope=True, assume_verified=True)
+        arguments = ", ".join(f"%arg{i}: {s.value.type}" for i, s in enumerate(inputs))
+    # Between the braces of the function.
+    body = textwrap.dedent(text.split("{\n", 1)[1].rsplit("\n", 1)[0])
+    return f"^bb0({arguments}):\n{textwrap.indent(body, '  ')}" if inputs else body
