@@ -163,6 +163,7 @@ def _vector() -> list[Feature]:
         Feature("vector.spill", "registers wanted beyond those there are", "log2(1+vectors)"),
         Feature("vector.chain", "dependent multiply-adds per result in a vector op", "log2 count"),
         Feature("vector.windowed", "a filter window and the loop it slides over are both vectorised", "0/1"),
+        Feature("vector.transposed", "results are transposed around each vector op", "0/1"),
         Feature("vector.loads_per_point", "memory instructions per point", "log2 ratio"),
         Feature("vector.shuffles_per_point", "shuffled elements per point", "log2(1e-3+ratio)"),
     ]

@@ -167,6 +167,7 @@ def _vector(a: Analysis) -> Named:
     yield "vector.spill", _log2(1 + np.maximum(op.pressure - 1, 0) * registers)
     yield "vector.chain", _log2(op.chain)
     yield "vector.windowed", op.windowed
+    yield "vector.transposed", op.transposed
     loads = np.sum([use.loads for use in op.uses], axis=0)
     shuffles = np.sum([use.shuffles for use in op.uses], axis=0)
     yield "vector.loads_per_point", _log2(loads / op.points)

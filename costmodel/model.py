@@ -22,8 +22,11 @@ SLOPE_WEIGHT = 8.0
 MIN_FAILURES = 3
 """Failures, and successes, from which on the probability of failing is learned from features."""
 
-LABEL_RANGE = (-4.0, 3.0)
-"""Labels are cut to this range (e^-4 to e^3 times the default): how bad a bad candidate is matters little."""
+LABEL_SPREAD = 3.0
+"""Labels are cut this far above the best of their group (e^3: 20 times): how bad a bad one is matters little."""
+
+THREADED_ROWS = 8192
+"""Fewer rows than this are predicted on one thread."""
 
 
 class CostModel(RegressorMixin, BaseEstimator):
@@ -136,7 +139,7 @@ class CostModel(RegressorMixin, BaseEstimator):
         good = ~failed
         if not good.any():
             raise ValueError("no record has a time: nothing to learn from")
-        self._fit_times(features[good], np.clip(label[good], *LABEL_RANGE), group[good], weight[good])
+        self._fit_times(features[good], label[good], group[good], weight[good])
         self._fit_failures(features, failed, weight)
         self.n_records_ = len(label)
         self.n_features_in_ = features.shape[1]
@@ -150,6 +153,9 @@ class CostModel(RegressorMixin, BaseEstimator):
         weight: NDArray[np.float64],
     ) -> None:
         names, member = np.unique(group, return_inverse=True)
+        best = np.full(len(names), np.inf)
+        np.minimum.at(best, member, label)
+        label = np.minimum(label, best[member] + LABEL_SPREAD)
         prior = features[:, PRIOR_COLUMN].astype(np.float64)
         total = np.bincount(member, weight)
         mean_prior = np.bincount(member, weight * prior) / total
@@ -168,9 +174,7 @@ class CostModel(RegressorMixin, BaseEstimator):
             drawn = weight * (rng.exponential(size=len(weight)) if self.ensemble > 1 else 1.0)
             drawn *= weight.sum() / max(drawn.sum(), 1e-9)
             data = xgb.QuantileDMatrix(features, residual, weight=drawn, nthread=1, max_bin=64)
-            member = xgb.train(self._parameters(number), data, num_boost_round=self.n_estimators)
-            member.set_param({"nthread": self.n_jobs})
-            self.members_.append(member)
+            self.members_.append(xgb.train(self._parameters(number), data, num_boost_round=self.n_estimators))
 
     def _parameters(self, number: int) -> dict[str, Any]:
         return {
@@ -205,7 +209,6 @@ class CostModel(RegressorMixin, BaseEstimator):
             "base_score": min(max(self.failure_rate_, 0.01), 0.99),
         }
         self.failure_ = xgb.train(parameters, data, num_boost_round=max(self.n_estimators // 2, 10))
-        self.failure_.set_param({"nthread": self.n_jobs})
 
     # -- predicting --------------------------------------------------------------------------------
 
@@ -235,9 +238,7 @@ class CostModel(RegressorMixin, BaseEstimator):
         """
         features = self._checked(X)
         base = features[:, PRIOR_COLUMN] if prior is None else np.asarray(prior)
-        trees = np.stack(
-            [member.inplace_predict(features, validate_features=False) for member in self.members_]
-        )
+        trees = np.stack([self._apply(member, features) for member in self.members_])
         mean = self.slope_ * base.astype(np.float64) + trees.mean(axis=0, dtype=np.float64)
         return mean, trees.std(axis=0, dtype=np.float64)
 
@@ -249,7 +250,7 @@ class CostModel(RegressorMixin, BaseEstimator):
         features = self._checked(X)
         if self.failure_ is None:
             return np.full(len(features), self.failure_rate_)
-        return np.asarray(self.failure_.inplace_predict(features, validate_features=False), dtype=np.float64)
+        return self._apply(self.failure_, features).astype(np.float64)
 
     def score(
         self,
@@ -268,6 +269,10 @@ class CostModel(RegressorMixin, BaseEstimator):
             if rows.sum() > 2:
                 found.append(rank_correlation(mean[rows], label[rows]))
         return float(np.mean(found)) if found else float("nan")
+
+    def _apply(self, booster: xgb.Booster, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        booster.set_param({"nthread": self.n_jobs if len(features) >= THREADED_ROWS else 1})
+        return np.asarray(booster.inplace_predict(features, validate_features=False), dtype=np.float32)
 
     def _checked(self, X: ArrayLike) -> NDArray[np.float32]:
         if not hasattr(self, "members_"):

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.analysis import Analysis, chunks
-from costmodel.candidates import Candidates
+from costmodel.candidates import PIPELINES, Candidates
 from costmodel.problem import Machine, RootOp
 from costmodel.tiling import FloatColumns
+
+_CONTRACTIONS = PIPELINES.index("DoubleTilingExpert")
 
 PIPES = 2.0
 """Vector arithmetic instructions, and loads, that start each cycle."""
@@ -28,8 +30,11 @@ STEP_CYCLES = 2.0
 ACROSS_CYCLES = 2.0
 """Cycles per lane halving when lanes are summed."""
 
-MASKED_COST = 8.0
-"""How much slower masked vector code is than plain code."""
+MASKED_COST = 1.5
+"""How much slower masked vector code is than plain code, apart from its results."""
+
+ROUND_TRIP_CYCLES = 12.0
+"""Storing and reloading one native vector of results between two vector ops, as masked code does."""
 
 PEELED_COST = 4.0
 """How much slower a peeled remainder's point is than the main loop's."""
@@ -37,13 +42,23 @@ PEELED_COST = 4.0
 SPILL_CYCLES = 3.0
 """Cycles for each result that does not stay in a register, per multiply-add."""
 
-WINDOW_COST = 4.0
-"""How much slower a vector op is that holds a filter window and the loop it slides over."""
+TRANSPOSE_CYCLES = 20.0
+"""Transposing one native vector of results there and back."""
 
-BYTES_PER_CYCLE = (48.0, 20.0, 6.0)
+WINDOW_COST = 2.0
+"""How much slower a vector op is that holds a filter window and the loop it slides over, but for pipelines
+made for convolutions."""
+
+UNPADDED_COST = 2.5
+"""How much slower convolutions over two dimensions are in the pipeline made for contractions."""
+
+ODD_CYCLES = 0.5
+"""Extra cycles per instruction where the width is neither a multiple of the lanes nor a power of two."""
+
+BYTES_PER_CYCLE = (48.0, 8.0, 4.0)
 """What moves per cycle into L1, L2 and L3, and so from the level behind."""
 
-GROUP_CYCLES = 1500.0
+GROUP_CYCLES = 100.0
 """Starting one workgroup."""
 
 DISPATCH_CYCLES = 6000.0
@@ -98,8 +113,11 @@ def estimate(a: Analysis) -> Estimate:
             loads += use.loads
             shuffles += use.shuffles
     registers = np.float32(a.machine.vector_registers)
-    excess = np.maximum(op.accumulators + op.natives + 1 - registers, 0)
-    spills = excess * op.chain * np.float32(SPILL_CYCLES)
+    held = op.accumulators + op.natives + 1 if reduces else op.instructions
+    spills = np.maximum(held - registers, 0) * op.chain * np.float32(SPILL_CYCLES)
+    trips = op.accumulators * np.float32(ROUND_TRIP_CYCLES) * a.remainders.masked
+    odd = (op.width % access.lanes != 0) & (np.frexp(op.width)[0] != 0.5)
+    arithmetic += odd * np.float32(2 * ODD_CYCLES) * op.instructions
     lanes_sum = np.where(
         op.across, op.accumulators * np.float32(ACROSS_CYCLES * np.log2(access.lanes + 1)), 0
     )
@@ -107,9 +125,12 @@ def estimate(a: Analysis) -> Estimate:
     step = np.maximum(
         np.maximum((arithmetic + shuffles) / np.float32(PIPES), loads / np.float32(PIPES) + stores), chain
     )
-    step = (step + spills + lanes_sum + np.float32(STEP_CYCLES)) * np.where(
-        op.windowed, np.float32(WINDOW_COST), np.float32(1)
-    )
+    transposes = np.where(op.transposed, op.accumulators * np.float32(TRANSPOSE_CYCLES), 0)
+    step = step + spills + lanes_sum + transposes + trips + np.float32(STEP_CYCLES)
+    contraction = a.table.pipeline == _CONTRACTIONS
+    step *= np.where(op.windowed & contraction, np.float32(WINDOW_COST), np.float32(1))
+    if access.window.sum() > 1:
+        step *= np.where(contraction, np.float32(UNPADDED_COST), np.float32(1))
     points = np.float32(a.root.points)
     rest = a.remainders
     plain = points / op.points * step
@@ -120,8 +141,12 @@ def estimate(a: Analysis) -> Estimate:
     )
     compute = plain * slow
     memory = np.zeros_like(compute)
-    for moved, rate in zip(a.memory.traffic, BYTES_PER_CYCLE, strict=True):
-        memory += moved / np.float32(rate)
+    operands = sum(operand.total_bytes for operand in access.operands)
+    capacities = (a.machine.l1_bytes, a.machine.l2_bytes, a.machine.l3_bytes)
+    for moved, capacity, rate in zip(a.memory.traffic, capacities, BYTES_PER_CYCLE, strict=True):
+        # What fits whole is still there from the op that made it, or from the last run.
+        if operands > capacity:
+            memory += moved / np.float32(rate)
     cores = np.float32(max(a.machine.cores, 1))
     overhead = np.float32(DISPATCH_CYCLES) + a.workgroups.count * np.float32(GROUP_CYCLES) / cores
     # Prefetching hides part of the smaller of the two.

@@ -18,8 +18,8 @@ FEWEST = 4
 OTHERS_WEIGHT = 0.3
 """What another task's record counts beside one of this task's."""
 
-FAILURE_COST = 1.0
-"""Log time added for a certain failure: a wasted trial, not a wrong result."""
+FAILURE_COST = 2.0
+"""Log time added for a certain failure."""
 
 PRIOR_STD = 0.6
 """Uncertainty of the prior alone, in log time."""

@@ -175,14 +175,14 @@ def load(path: str | os.PathLike[str]) -> CostModel:
         members = [parts[_member_name(i)] for i in range(len(parts) - (FAILURE in parts))]
         if not members:
             raise ValueError("no members")
-        model.members_ = [_booster(data, model.n_jobs) for data in members]
-        model.failure_ = _booster(parts[FAILURE], model.n_jobs) if FAILURE in parts else None
+        model.members_ = [_booster(data) for data in members]
+        model.failure_ = _booster(parts[FAILURE]) if FAILURE in parts else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"{path}: incomplete ({error!r}); train or fetch it again") from error
     return model
 
 
-def _booster(data: bytes, threads: int) -> xgb.Booster:
+def _booster(data: bytes) -> xgb.Booster:
     booster = xgb.Booster()
     try:
         booster.load_model(bytearray(data))
@@ -190,5 +190,4 @@ def _booster(data: bytes, threads: int) -> xgb.Booster:
         raise ValueError("XGBoost can't read its part") from error
     if booster.num_features() != len(FEATURE_NAMES):
         raise ValueError(f"trees of {booster.num_features()} features")
-    booster.set_param({"nthread": threads})
     return booster

@@ -61,6 +61,9 @@ class VectorOp:
         Dependent multiply-adds per result.
     windowed
         ``bool``: a filter window and the loop that it slides over are both inside: it can't become a matmul.
+    transposed
+        ``bool``: the contraction's first operand walks along the registers and its second across them. IREE
+        then forms the outer product the wrong way round and transposes all results around each vector op.
     uses
         One :class:`OperandUse` per operand.
     """
@@ -75,6 +78,7 @@ class VectorOp:
     pressure: FloatColumns
     chain: FloatColumns
     windowed: NDArray[np.bool_]
+    transposed: NDArray[np.bool_]
     uses: tuple[OperandUse, ...]
 
 
@@ -88,6 +92,27 @@ def _windowed(access: Access, tiling: Tiling) -> NDArray[np.bool_]:
             for slide in slides:
                 for loop in moved:
                     found |= (tiling.vector[slide] > 1) & (tiling.vector[loop] > 1)
+    return found
+
+
+def _transposed(access: Access, tiling: Tiling) -> NDArray[np.bool_]:
+    """Tell where a contraction's operands stand the wrong way round for its result (no filter windows)."""
+    n = tiling.vector.shape[1]
+    found = np.zeros(n, np.bool_)
+    inputs = [operand for operand in access.operands if not operand.output]
+    if len(inputs) != 2 or access.window.any() or access.parallel.all():
+        return found
+    first, second = (operand.uses for operand in inputs)
+    rows = np.zeros(n, np.bool_)
+    for loop in access.order:
+        if not access.parallel[loop]:
+            continue
+        here = tiling.vector[loop] > 1
+        if second[loop] and not first[loop]:
+            rows |= here
+            found &= ~here
+        elif first[loop] and not second[loop]:
+            found = np.where(here, rows, found)
     return found
 
 
@@ -146,5 +171,6 @@ def vector_op(access: Access, tiling: Tiling, memory: Footprints, machine: Machi
         pressure=(held / np.float32(machine.vector_registers)).astype(np.float32),
         chain=product(vector, ~access.parallel),
         windowed=_windowed(access, tiling),
+        transposed=_transposed(access, tiling),
         uses=tuple(uses),
     )

@@ -184,11 +184,11 @@ class CompilePool:
         if not abandoned.is_set():
             attempts = known.attempts + 1 if known is not None and known.status == status else 1
             size = len(vmfb) if vmfb is not None else 0
-            note = CachedOutcome(
-                status, message, seconds, size, attempts, self.timeout_s, self.memory_bytes
-            )
+            note = CachedOutcome(status, message, seconds, size, attempts, self.timeout_s, self.memory_bytes)
             self.cache.store(key, note, vmfb)
-        return CompileOutcome(job.key, status, self.cache.path(key) if status == OK else None, message, seconds)
+        return CompileOutcome(
+            job.key, status, self.cache.path(key) if status == OK else None, message, seconds
+        )
 
     def _final(self, known: CachedOutcome) -> bool:
         """Whether a remembered outcome holds; one that may have been bad luck is tried once more."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from tuner.confirm import Confirmed
 from tuner.loop import TuningLoop
 from tuner.output_dir import replace_text
-from tuner.prepare import PROFILE_RUNS, Prepared, program_timeout_s
+from tuner.prepare import COMPILE_TIMEOUT_S, PROFILE_RUNS, Prepared, program_timeout_s
 from tuner.profile import DispatchTime, profile_program
 from tuner.program_confirm import Verdict, drop_wrong, judge, slower_in_program
 from tuner.program_timing import compare_programs
 from tuner.progress import Reporter
 from tuner.result import TuneResult, show_us
 from tuner.settings import Settings
-from tuner.spec import SpecEntry, check_spec, link_starter, write_spec
+from tuner.spec import ProgramView, SpecEntry, check_spec, link_starter, view_program, write_spec
 from tuner.summary import gain_note
 
 SPEC_NAME = "tuning_spec.mlir"
@@ -78,6 +78,7 @@ class _Finisher:
         self._workdir = workdir
         self._reporter = reporter
         self._builds = 0
+        self._view: ProgramView | None = None
 
     def entries(self, confirmed: dict[str, Confirmed]) -> list[SpecEntry]:
         """Make the spec's entries, those that save most time first."""
@@ -125,7 +126,7 @@ class _Finisher:
     def publish(self, entries: Sequence[SpecEntry], verdict: Verdict) -> Path:
         """Write the final spec to the output directory."""
         path = self._settings.output_dir / SPEC_NAME
-        spec = self._write(entries, self._header(verdict))
+        spec, _ = self._write(entries, self._header(verdict))
         replace_text(path, spec.read_text(encoding="utf-8"))
         return path
 
@@ -139,24 +140,39 @@ class _Finisher:
             f" {verdict.speedup:.2f}x (95 % interval {verdict.low:.2f}x to {verdict.high:.2f}x)"
         )
 
-    def _write(self, entries: Sequence[SpecEntry], header: str) -> Path:
-        """Write the spec of these entries, linked with the user's starter spec."""
+    def _write(self, entries: Sequence[SpecEntry], header: str) -> tuple[Path, list[SpecEntry]]:
+        """Write the spec of these entries, linked with the user's starter spec.
+
+        Returns
+        -------
+        Path, list of SpecEntry
+            The spec, and the entries as it expresses them.
+        """
         self._builds += 1
+        p = self._prepared
+        if self._view is None:
+            self._view = view_program(
+                p.program.mlir, p.flags, self._workdir / "view", timeout_s=COMPILE_TIMEOUT_S
+            )
         own = self._workdir / f"spec_{self._builds}.mlir"
-        used = {e.dispatch.path for e in entries}
-        others = [p for p in sorted(self._prepared.dump_dir.glob("*_benchmark.mlir")) if str(p) not in used]
-        report = write_spec(entries, others, header, own)
-        for text in report.problems:
-            self._reporter.warn(text)
-        return link_with_starter(own, self._settings.starter_spec)
+        used = {entry.dispatch.path for entry in entries}
+        others = [path for path in sorted(p.dump_dir.glob("*_benchmark.mlir")) if str(path) not in used]
+        report = write_spec(entries, others, header, own, view=self._view)
+        self._note(report.problems)
+        return link_with_starter(own, self._settings.starter_spec), report.entries
+
+    def _note(self, problems: Sequence[str]) -> None:
+        self._result.notes.extend(p for p in problems if p not in self._result.notes)
 
     def _build(self, entries: list[SpecEntry]) -> tuple[Path | None, list[SpecEntry]]:
         """Build the program with these entries, less those that the compiler does not take up as meant."""
         for _ in range(3):
             if not entries:
                 return None, []
-            spec = self._write(entries, self._header(None))
             self._reporter.phase("confirm", "the whole program with the spec")
+            spec, entries = self._write(entries, self._header(None))
+            if not entries:
+                return None, []
             check = check_spec(
                 self._prepared.program.mlir,
                 self._prepared.flags,
@@ -164,14 +180,15 @@ class _Finisher:
                 self._prepared.dump_dir,
                 entries,
                 self._workdir / f"check_{self._builds}",
+                timeout_s=COMPILE_TIMEOUT_S,
             )
-            if check.ok:
+            if check.ok and check.vmfb is not None:
                 return check.vmfb, entries
-            self._result.notes.extend(check.problems)
-            bad = {e.dispatch.key for e in check.failed}
+            self._note(check.problems)
+            bad = {entry.dispatch.key for entry in check.failed}
             if not bad:
                 return None, []
-            entries = [e for e in entries if e.dispatch.key not in bad]
+            entries = [entry for entry in entries if entry.dispatch.key not in bad]
         return None, []
 
     def _profile(self, vmfb: Path) -> list[DispatchTime]:

@@ -8,17 +8,15 @@ import math
 import os
 import platform
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from iree.compiler.tools.binaries import find_tool
 
 from costmodel.problem import Machine
-from tuner.errors import TuneError
+from tuner.toolchain import default_target_flags, run_tool, tool
 
 # ``/proc/cpuinfo`` names on x86 and their counterparts on Arm.
 _IDENTITY = {
@@ -28,7 +26,6 @@ _IDENTITY = {
     "stepping": ("stepping", "CPU revision"),
 }
 _TARGET_FLAGS = ("--iree-llvmcpu-", "--iree-hal-target-", "--iree-hal-local-")
-_LOCAL_CPU = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
 _PROBE_TIMEOUT_S = 120.0
 _PROBE = """
 func.func @probe(%a: tensor<4xf32>) -> tensor<4xf32> {
@@ -99,22 +96,27 @@ def target_machine(flags: Sequence[str]) -> Machine:
     Parameters
     ----------
     flags
-        All flags of the compile, with those that choose the target; others are ignored.
+        The compile's flags; those that choose no target are ignored.
+        What they leave open is this machine's own CPU.
 
     Returns
     -------
     Machine
-        :func:`describe_machine`'s where the flags choose no CPU target, or none that the compiler knows.
+        :func:`describe_machine`'s where the target is no CPU.
 
     Raises
     ------
     TuneError
-        If the compiler does not answer.
+        If the compiler knows no such target.
     """
     chosen = tuple(f for f in flags if f.startswith(_TARGET_FLAGS))
-    if not any(f.startswith("--iree-hal-target-") for f in chosen):
-        chosen = (*_LOCAL_CPU, *chosen)
-    return _target_machine(chosen)
+    if any(
+        (name == "--iree-hal-target-device" and value != "local")
+        or (name == "--iree-hal-target-backends" and "llvm-cpu" not in value)
+        for name, _, value in (f.partition("=") for f in chosen)
+    ):
+        return describe_machine()
+    return _target_machine((*default_target_flags(chosen), *chosen))
 
 
 @functools.lru_cache(maxsize=8)
@@ -123,20 +125,11 @@ def _target_machine(flags: tuple[str, ...]) -> Machine:
     with tempfile.TemporaryDirectory(prefix="iree-tune-") as folder:
         source = Path(folder) / "probe.mlir"
         source.write_text(_PROBE)
-        try:
-            done = subprocess.run(
-                [find_tool("iree-compile"), str(source), "--compile-to=executable-sources", *flags],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_PROBE_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise TuneError(
-                f"iree-compile did not say within {_PROBE_TIMEOUT_S:.0f} s what {' '.join(flags)} mean; "
-                "is the machine overloaded?"
-            ) from error
+        done = run_tool(
+            [tool("iree-compile"), source, "--compile-to=executable-sources", *flags],
+            what=f"asking iree-compile what {' '.join(flags)} mean",
+            timeout_s=_PROBE_TIMEOUT_S,
+        )
     return parse_target(done.stdout, here)
 
 

@@ -335,7 +335,9 @@ class Measurer:
         began = time.monotonic()
         for done in range(rounds):
             spent = time.monotonic() - began
-            if (spent > budget_s and done >= ENOUGH_SAMPLES) or (spent > 4 * budget_s and done >= MIN_SAMPLES):
+            if (spent > budget_s and done >= ENOUGH_SAMPLES) or (
+                spent > 4 * budget_s and done >= MIN_SAMPLES
+            ):
                 break
             contest.round(done)
         return contest.outcome()

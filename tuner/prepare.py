@@ -11,7 +11,7 @@ import numpy as np
 from tuner.clock import PhaseClock
 from tuner.extract import Extraction, extract
 from tuner.inputs import make_inputs
-from tuner.profile import DispatchTime, profile_program
+from tuner.profile import DispatchTime, check_device, profile_program
 from tuner.program import Function, Program, functions, load_program, pick_function
 from tuner.progress import Reporter
 from tuner.settings import Settings
@@ -70,6 +70,7 @@ def prepare(
     for warning in check_versions():
         reporter.warn(warning)
     with clock.phase("extract"):
+        check_device(settings.device)
         reporter.phase("import", str(program_path))
         program = load_program(program_path, workdir, dims=settings.dims, inputs=settings.inputs)
         flags = [*default_target_flags(settings.compile_flags), *settings.compile_flags]
@@ -85,7 +86,7 @@ def prepare(
             timeout_s=COMPILE_TIMEOUT_S,
         )
         compile_s = watch.total()
-        function = pick_function(functions(vmfb), settings.function)
+        function = pick_function(functions(program.mlir, vmfb), settings.function)
         inputs = make_inputs(function, settings.inputs, settings.seed)
         reporter.phase("profile", f"{function.name} on {settings.device}")
         profile = profile_program(vmfb, settings.device, function.name, inputs, workdir, runs=PROFILE_RUNS)

@@ -18,10 +18,11 @@ from tuner.spec_link import link_starter
 from tuner.spec_matcher import Found, Program, find_matcher
 from tuner.spec_text import matcher_text, spec_text
 from tuner.spec_view import (
-    STAGES,
     ProgramView,
     RootReference,
+    Stage,
     find_reference,
+    likely_passes,
     view_dumps,
     view_program,
 )
@@ -74,31 +75,32 @@ def write_spec(
     TuneError
         If the spec is not one the compiler would read, as with a config that does not parse.
     """
-    if view is None or not any(view.stages):
-        view = view_dumps([*(Path(entry.dispatch.path) for entry in entries), *others])
+    if view is None or not any(stage.functions for stage in view.stages):
+        passes = max((likely_passes(entry.dispatch) for entry in entries), key=len, default=())
+        view = view_dumps([*(Path(entry.dispatch.path) for entry in entries), *others], passes)
     report = SpecReport(path)
     references = [(entry, find_reference(entry.dispatch)) for entry in entries]
     stage = _best_stage(view, references)
-    writer = _Writer(Program(view.stages[stage].values()), report)
+    writer = _Writer(Program(stage.functions.values()), report)
     writer.add(references)
-    text = spec_text(header, writer.texts(), STAGES[stage] if writer.chosen else ())
+    text = spec_text(header, writer.texts(), stage.passes if writer.chosen else ())
     _verify(text)
     path.write_text(text, encoding="utf-8")
     return report
 
 
-def _best_stage(view: ProgramView, references: Sequence[tuple[SpecEntry, RootReference | None]]) -> int:
+def _best_stage(view: ProgramView, references: Sequence[tuple[SpecEntry, RootReference | None]]) -> Stage:
     """Find the first stage at which most root ops exist in the form that was tuned."""
 
-    def missing(stage: int) -> int:
-        functions = view.stages[stage]
+    def missing(stage: Stage) -> int:
+        functions = stage.functions
         return sum(
             reference is None or name not in functions or reference.find(functions[name]) is None
             for entry, reference in references
             for name in entry.names
         )
 
-    return min(range(len(view.stages)), key=missing)
+    return min(view.stages, key=missing)
 
 
 class _Writer:
@@ -109,61 +111,62 @@ class _Writer:
         self._program = program
         self._report = report
         self._symbols: Counter[str] = Counter()
+        # Root ops of entries still to be expressed, by the entry's place, and those settled by a clash.
+        self._pending: dict[int, set[Node]] = {}
+        self._taken: set[Node] = set()
 
     def add(self, references: Sequence[tuple[SpecEntry, RootReference | None]]) -> None:
         """Choose the matchers of all entries."""
-        roots: dict[int, dict[str, Node]] = {}
-        for i, (entry, reference) in enumerate(references):
-            located = self._locate(entry, reference)
-            if located:
-                roots[i] = located
-        by_config: dict[str, set[Node]] = {}
-        for i, found in roots.items():
-            by_config.setdefault(references[i][0].config, set()).update(found.values())
-        # Root ops whose config is settled, by a matcher that is tried before those still to come.
-        settled: set[Node] = set()
-        clashing: list[int] = []
-        names: dict[int, set[str]] = {}
-        for i in roots:
-            entry = references[i][0]
-            matchers = self._cover(roots[i], by_config[entry.config])
-            if all(not m.wrong for m in matchers):
-                self._choose(entry, matchers, settled)
-                names[i] = set(roots[i])
-            else:
-                clashing.append(i)
-        for i in clashing:
-            entry = references[i][0]
-            todo = {name: node for name, node in roots[i].items() if node not in settled}
-            taken = sorted(set(roots[i]) - set(todo))
-            if taken:
-                self._problem(
-                    f"{', '.join(taken)}: the same to the compiler as a dispatch with another config"
-                )
-            if not todo:
-                self._leave_out(entry, "its root op can't be told from that of an entry before it")
-                continue
-            matchers = self._cover(todo, by_config[entry.config] | settled)
-            if any(m.wrong for m in matchers):
-                later = {node for j in clashing if j > i for node in roots[j].values()}
-                matchers = self._cover(todo, by_config[entry.config] | settled | later)
-            wrong = {node.function for m in matchers for node in m.wrong}
-            if wrong:
-                self._leave_out(entry, f"its root op can't be told from one in {', '.join(sorted(wrong))}")
-                continue
-            shared = {n.function for m in matchers for n in m.targets if n not in settled} - set(todo)
-            self._choose(entry, matchers, settled)
-            names[i] = set(todo) | shared
-        for i in sorted(names):
-            entry = references[i][0]
-            kept = tuple(n for n in entry.names if n in names[i])
-            extra = tuple(sorted(names[i] - set(entry.names)))
-            if extra:
-                same = [n for n in extra if not any(n in names[j] for j in names if j != i)]
-                if same:
-                    self._problem(f"{entry.dispatch.name}: its config is also used for {', '.join(same)}")
-                kept += tuple(same)
-            self._report.entries.append(replace(entry, names=kept))
+        located = [(entry, self._locate(entry, reference)) for entry, reference in references]
+        self._pending = {i: set(roots.values()) for i, (_, roots) in enumerate(located) if roots}
+        alone = {i: self._cover(located[i][1], self._same_config(located, i)) for i in sorted(self._pending)}
+        expressed: dict[int, set[str]] = {}
+        # First those that clash with nothing: the others may not have their root ops.
+        clean = [i for i, found in alone.items() if not any(f.wrong for f in found)]
+        for i in clean:
+            self.chosen += [(located[i][0], found) for found in alone[i]]
+            expressed[i] = set(located[i][1])
+            del self._pending[i]
+        for i in sorted(self._pending):
+            expressed[i] = self._settle_clash(located, i)
+        for i, names in sorted(expressed.items()):
+            if names:
+                entry = located[i][0]
+                extra = sorted(names - set(entry.names))
+                kept = (*(n for n in entry.names if n in names), *extra)
+                self._report.entries.append(replace(entry, names=kept))
+
+    def _same_config(self, located: Sequence[tuple[SpecEntry, dict[str, Node]]], i: int) -> set[Node]:
+        """List the root ops that are to get the config of entry ``i``."""
+        config = located[i][0].config
+        return {n for entry, roots in located if entry.config == config for n in roots.values()} - self._taken
+
+    def _settle_clash(self, located: Sequence[tuple[SpecEntry, dict[str, Node]]], i: int) -> set[str]:
+        """Express an entry that can't be told from others by taking over the root ops of those after it."""
+        entry, roots = located[i]
+        mine = {name: node for name, node in roots.items() if node not in self._taken}
+        if not mine:
+            self._leave_out(entry, "its root op can't be told from that of an entry before it")
+            return set()
+        allowed = self._same_config(located, i)
+        later = {n for j, nodes in self._pending.items() if j > i for n in nodes} - self._taken
+        matchers = self._cover(mine, allowed | later)
+        wrong = sorted({node.function for m in matchers for node in m.wrong})
+        if wrong:
+            self._leave_out(entry, f"its root op can't be told from one in {', '.join(wrong)}")
+            return set()
+        self.chosen += [(entry, found) for found in matchers]
+        targets = {node for m in matchers for node in m.targets}
+        self._taken |= targets
+        shared = sorted(n.function for n in targets - allowed)
+        if shared:
+            self._problem(
+                f"{entry.dispatch.name}: can't be told from {', '.join(shared)}, which gets its config"
+            )
+        lost = sorted(set(roots) - set(mine))
+        if lost:
+            self._problem(f"{', '.join(lost)}: can't be told from a dispatch of an entry before it")
+        return set(mine) | set(shared)
 
     def texts(self) -> list[tuple[str, str]]:
         """Write all matchers, in the order in which they are to be tried."""
@@ -199,8 +202,8 @@ class _Writer:
     def _unreachable(reference: RootReference, function: Function, node: Node | None) -> str:
         if node is None:
             return (
-                f"the compiler makes the root op of {function.name} ({reference.op_name}) only after tuning specs "
-                "are applied"
+                f"the compiler makes the root op of {function.name} ({reference.op_name}) only after "
+                "tuning specs are applied"
             )
         if node.configured:
             return f"the program itself carries a config for {function.name}"
@@ -218,12 +221,6 @@ class _Writer:
             assert matcher is not None, "an op always has a name to check"
             found.append(matcher)
         return found
-
-    def _choose(self, entry: SpecEntry, matchers: Sequence[Found], settled: set[Node]) -> None:
-        for found in matchers:
-            if not found.targets <= settled:
-                self.chosen.append((entry, found))
-                settled |= found.targets
 
     def _leave_out(self, entry: SpecEntry, reason: str) -> None:
         self._report.left_out.append((entry, reason))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from iree.compiler import ir
 
-from tuner.spec_compile import SPEC_FLAG, first_error, run_tool, without_spec_flag
+from tuner.spec_compile import SPEC_FLAG, try_tool, without_spec_flag
 from tuner.spec_entry import SpecEntry
 from tuner.spec_graph import Function, find_functions
 from tuner.spec_view import RootReference, find_reference, read_module
@@ -79,7 +79,7 @@ def check_spec(
     dumps.mkdir(exist_ok=True)
     for stale in dumps.glob("*_benchmark.mlir"):
         stale.unlink()
-    done = run_tool(
+    done = try_tool(
         "iree-compile",
         [
             str(program_mlir),
@@ -94,7 +94,7 @@ def check_spec(
     )
     if not done.ok:
         blamed = [e for e in entries if any(name in done.err for name in e.names)]
-        message = f"the program does not compile with the tuning spec: {first_error(done.err)}"
+        message = f"the program does not compile with the tuning spec: {done.error}"
         return SpecCheck(False, None, [message], blamed)
     check = SpecCheck(True, vmfb)
     _compare_dumps(default_dump_dir, dumps, entries, check)
@@ -151,13 +151,13 @@ def _config_problem(entry: SpecEntry, reference: RootReference | None, function:
     """Say what is wrong with a dispatch's config; nothing if it is the intended one."""
     wanted = ir.Attribute.parse(entry.config, function.op.context)
     attributes = function.op.attributes
-    translation = attributes["translation_info"] if "translation_info" in attributes else None
+    translation = attributes.get("translation_info", None)
     if translation != wanted.translation_info:
         return f"{function.name}: the spec did not set its pipeline (it has {translation})"
     root = reference.find(function) if reference else None
     if root is None:
         return f"{function.name}: the root op is not what it was"
-    lowering = root.op.attributes["lowering_config"] if "lowering_config" in root.op.attributes else None
+    lowering = root.op.attributes.get("lowering_config", None)
     if lowering != wanted.lowering_config:
         return f"{function.name}: its root op has {lowering} and not the intended config"
     return ""

@@ -6,9 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iree.compiler.tools.binaries import find_tool
-
 from tuner.errors import TuneError
+from tuner.toolchain import digest_errors, tool
 
 SPEC_FLAG = "--iree-codegen-tuning-spec-path"
 
@@ -21,28 +20,35 @@ class ToolOutput:
     out: str
     err: str
 
+    @property
+    def error(self) -> str:
+        """The tool's first errors, short."""
+        return digest_errors(self.err)
 
-def run_tool(tool: str, arguments: Sequence[str], *, timeout_s: float | None = None) -> ToolOutput:
-    """Run ``iree-compile`` or ``iree-opt``.
+
+def try_tool(name: str, arguments: Sequence[str], *, timeout_s: float | None = None) -> ToolOutput:
+    """Run ``iree-compile`` or ``iree-opt``; a failure is an answer, with all the tool has to say about it.
 
     Raises
     ------
     TuneError
-        If it takes longer than ``timeout_s`` seconds.
+        If it is not installed or takes longer than ``timeout_s`` seconds.
     """
     try:
         done = subprocess.run(
-            [find_tool(tool), *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+            [str(tool(name)), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            # Ctrl-C reaches the tuner alone, which decides what to end.
+            start_new_session=True,
         )
     except subprocess.TimeoutExpired as error:
-        raise TuneError(f"{tool} took longer than {timeout_s:g} s and was stopped") from error
+        raise TuneError(f"{name}: no end after {timeout_s:.0f} s, given up") from error
     return ToolOutput(done.returncode == 0, done.stdout, done.stderr)
-
-
-def first_error(text: str) -> str:
-    """Pick the line of the compiler's output that says what is wrong."""
-    lines = [line for line in text.splitlines() if "error:" in line]
-    return (lines[0] if lines else text.strip()[-500:] or "no message")[:500]
 
 
 def without_spec_flag(flags: Sequence[str]) -> list[str]:

@@ -8,18 +8,23 @@ from pathlib import Path
 from iree.compiler import ir
 
 from tuner.errors import TuneError, UsageError
-from tuner.spec_compile import first_error, run_tool
+from tuner.spec_compile import try_tool
+from tuner.spec_graph import walk
 
 _ENTRY = "iree_codegen.tuning_spec_entrypoint"
 _FAST = "iree_codegen.tuning_spec_with_default_entrypoint"
 _SEQUENCES = "transform.with_named_sequence"
-_ENTRY_NAME = "__kernel_config"
+_HAS_NO_CONFIG = "transform.iree.match.has_no_lowering_config"
 
 
 def link_starter(spec: Path, starter: Path, out: Path) -> Path:
-    """Merge a spec with a starter spec; where both match an op, the first one's config is used.
+    """Merge a spec with a starter spec; where both match an op, the new spec's config is used.
 
     That is what was measured: candidates were tried in place of whatever the starter spec gave.
+
+    The two are run one after the other, the new one first, and each matcher of the starter spec is made to
+    pass over ops that have a config. The compiler's other way to link, by merging all matchers into one list,
+    would let a starter's matcher that looks at the root op win over one of ours that starts further down.
 
     Parameters
     ----------
@@ -54,27 +59,27 @@ def link_starter(spec: Path, starter: Path, out: Path) -> Path:
         for module, name in ((own, "iree_tune_spec"), (theirs, "starter_spec")):
             clone = module.operation.clone(ir.InsertionPoint(linked.body))
             clone.attributes["sym_name"] = ir.StringAttr.get(name)
+            if _FAST in clone.attributes:
+                del clone.attributes[_FAST]
     draft = out.with_name(out.name + ".unlinked")
     draft.write_text(str(linked), encoding="utf-8")
     try:
-        done = run_tool(
+        done = try_tool(
             "iree-opt", ["--iree-codegen-link-tuning-specs", "--mlir-print-local-scope", str(draft)]
         )
     finally:
         draft.unlink()
     if not done.ok:
-        raise TuneError(
-            f"the starter spec {starter} can't be linked with the new one: {first_error(done.err)}"
-        )
+        raise TuneError(f"the starter spec {starter} can't be linked with the new one: {done.error}")
     if _ENTRY not in done.out:
         raise TuneError(f"linking the starter spec {starter} with the new one left no entry point")
-    note = f"// Linked with {starter.name}, whose matchers come after those of this file's own.\n"
+    note = f"// Linked with {starter.name}, which leaves alone what this spec has configured.\n"
     out.write_text(_with_comments(done.out, own_text, note), encoding="utf-8")
     return out
 
 
 def _read_starter(starter: Path, context: ir.Context) -> ir.Module:
-    """Read a user's spec, in the form that links best if it can take it."""
+    """Read a user's spec and make it leave ops alone that have a config."""
     try:
         module = ir.Module.parse(starter.read_text(encoding="utf-8"), context)
     except (OSError, UnicodeDecodeError) as error:
@@ -92,35 +97,25 @@ def _read_starter(starter: Path, context: ir.Context) -> ir.Module:
             f"starter spec {starter} is not a tuning spec: it has {len(entries)} named sequences "
             f"with {_ENTRY}, not one"
         )
-    if _FAST not in top.attributes:
-        _make_fast(module, entries[0])
+    _pass_over_configured(module)
     return module
 
 
-def _make_fast(module: ir.Module, entry: ir.Operation) -> None:
-    """Give a spec the form whose matchers the compiler merges, if it does no more than match.
-
-    Merged, the first matcher that fits an op decides. Specs in other forms are run one after the other, and
-    the last one could overwrite what the first has set.
-    """
-    body = [op.operation for op in entry.regions[0].blocks[0]]
-    merges = (
-        len(body) == 2
-        and body[0].name == "transform.foreach_match"
-        and not {"restrict_root", "flatten_results"} & set(body[0].attributes)
-        and len(body[0].operands) == 1
-        and len(body[0].results) == 1
-    )
-    names = [
-        ir.StringAttr(op.operation.attributes["sym_name"]).value
-        for op in module.body
-        if "sym_name" in op.operation.attributes and op.operation != entry
-    ]
-    if not merges or _ENTRY_NAME in names:
-        return
-    with module.context:
-        entry.attributes["sym_name"] = ir.StringAttr.get(_ENTRY_NAME)
-        module.operation.attributes[_FAST] = ir.UnitAttr.get()
+def _pass_over_configured(module: ir.Module) -> None:
+    """Put a check that an op has no config yet at the start of every matcher."""
+    matchers: set[str] = set()
+    sequences: dict[str, ir.Operation] = {}
+    for op in walk(module.operation):
+        if op.name == "transform.foreach_match":
+            matchers |= {str(symbol).lstrip("@") for symbol in ir.ArrayAttr(op.attributes["matchers"])}
+        elif op.name == "transform.named_sequence":
+            sequences[str(op.attributes["sym_name"]).strip('"')] = op
+    with ir.Location.unknown(module.context):
+        for name in matchers & set(sequences):
+            block = sequences[name].regions[0].blocks[0]
+            ir.Operation.create(
+                _HAS_NO_CONFIG, operands=[block.arguments[0]], ip=ir.InsertionPoint.at_block_begin(block)
+            )
 
 
 def _with_comments(linked: str, own: str, note: str) -> str:

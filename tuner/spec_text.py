@@ -76,8 +76,9 @@ def _entry_text(symbols: Sequence[str], passes: Sequence[str]) -> str:
     handle = "%dispatch"
     if passes:
         lines += [
-            "  // Data-tiled ops get their packed form only after tuning specs are applied, and lose what a spec",
-            "  // put on them. So that step is taken here, before anything is matched.",
+            "  // The compiler rewrites some ops (data-tiled ones, convolutions without a batch dimension)",
+            "  // after it has applied tuning specs, and what a spec put on them is lost. So these steps are",
+            "  // taken here, before anything is matched; the compiler then finds them done.",
         ]
     for i, name in enumerate(passes):
         lines.append(f'  %prepared{i} = transform.apply_registered_pass "{name}" to {handle}')

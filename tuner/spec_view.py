@@ -10,28 +10,59 @@ from pathlib import Path
 from iree.compiler import ir
 
 from tuner.errors import TuneError
-from tuner.spec_compile import SPEC_FLAG, first_error, run_tool, without_spec_flag
+from tuner.spec_compile import SPEC_FLAG, try_tool, without_spec_flag
 from tuner.spec_graph import CONFIG_ATTRIBUTES, Function, Node, across_configuration, find_functions
 from tuner.task import Dispatch
 
-STAGES: tuple[tuple[str, ...], ...] = (
-    (),
-    ("iree-codegen-materialize-device-encoding",),
+_ENCODING = "iree-codegen-materialize-device-encoding"
+_CPU_STEPS = (
+    "iree-codegen-cpu-propagate-data-layout",
+    "iree-codegen-rematerialize-parallel-ops",
+    "iree-codegen-insert-batch-dim-for-batchless-conv",
 )
-"""Passes that a spec may run on a dispatch before it matches.
+_CPU_TYPES = ("iree-llvmcpu-expand-f16-op-to-f32", "iree-convert-accgemm-to-gemm")
 
-The compiler applies a spec before it turns encoded tensors into packed ones, and that step drops whatever a
-spec has put on the ops. A spec that is to reach data-tiled ops has to run the step itself.
-"""
+_DATA_TILED = ("linalg.mmt4d", "linalg.batch_mmt4d", "linalg.pack", "linalg.unpack")
 
 _MARK = "iree-tune view"
 
 
 @dataclass
-class ProgramView:
-    """The functions of all dispatches at each of :data:`STAGES`, by name."""
+class Stage:
+    """A program's dispatches after some passes.
 
-    stages: list[dict[str, Function]] = field(default_factory=list)
+    Parameters
+    ----------
+    passes
+        Passes that a spec has to run on a dispatch to see it like this.
+    functions
+        The dispatches' functions by name.
+    """
+
+    passes: tuple[str, ...] = ()
+    functions: dict[str, Function] = field(default_factory=dict)
+
+
+@dataclass
+class ProgramView:
+    """All dispatches of a program at each of the stages that a spec can match at, the earliest first."""
+
+    stages: list[Stage]
+
+
+def stage_passes(flags: Sequence[str]) -> list[tuple[str, ...]]:
+    """List the passes that a spec may run before it matches, from none to as many as can help.
+
+    The compiler applies a spec and only then turns encoded tensors into packed ones, gives a convolution
+    without a batch dimension one, and more. These steps drop what a spec has put on the ops. A spec that is
+    to reach such an op has to run the same steps, in the compiler's order, itself; the compiler then finds
+    them done.
+    """
+    stages: list[tuple[str, ...]] = [(), (_ENCODING,)]
+    if any("llvm-cpu" in flag for flag in flags):
+        stages.append((_ENCODING, *_CPU_STEPS))
+        stages.append((_ENCODING, *_CPU_STEPS, *_CPU_TYPES))
+    return stages
 
 
 def view_program(
@@ -62,9 +93,10 @@ def view_program(
     """
     workdir.mkdir(parents=True, exist_ok=True)
     probe = workdir / "view_probe.mlir"
-    probe.write_text(_probe_text(), encoding="utf-8")
+    stages = stage_passes(flags)
+    probe.write_text(_probe_text(stages), encoding="utf-8")
     configured = workdir / "view_configured.mlir"
-    done = run_tool(
+    done = try_tool(
         "iree-compile",
         [
             str(program),
@@ -80,20 +112,20 @@ def view_program(
     )
     configured.unlink(missing_ok=True)
     if not done.ok:
-        raise TuneError(f"{program} does not compile: {first_error(done.err)}")
-    return parse_view(done.out)
+        raise TuneError(f"{program} does not compile: {done.error}")
+    return parse_view(done.out, stages)
 
 
-def _probe_text() -> str:
-    """Write a spec that changes nothing and prints each function at each stage."""
+def _probe_text(stages: Sequence[tuple[str, ...]]) -> str:
+    """Write a spec that prints each function at each stage. A stage's passes begin with those of the last."""
     lines = [
         "module @iree_tune_view attributes {transform.with_named_sequence} {",
         "  transform.named_sequence @print_stages(%f0: !transform.any_op {transform.consumed})",
         "      -> !transform.any_op attributes {iree_codegen.tuning_spec_entrypoint} {",
     ]
     handle = 0
-    for stage, passes in enumerate(STAGES):
-        for name in passes:
+    for stage, passes in enumerate(stages):
+        for name in passes[handle:]:
             lines.append(
                 f'    %f{handle + 1} = transform.apply_registered_pass "{name}" to %f{handle}'
                 " : (!transform.any_op) -> !transform.any_op"
@@ -107,23 +139,21 @@ def _probe_text() -> str:
     return "\n".join(lines)
 
 
-def parse_view(text: str) -> ProgramView:
-    """Read what the probe printed."""
+def parse_view(text: str, stages: Sequence[tuple[str, ...]]) -> ProgramView:
+    """Read what the compiler printed of each stage."""
     parts = re.split(rf"^\[\[\[ IR printer: {_MARK} (\d+) \]\]\]\n", text, flags=re.MULTILINE)
-    view = ProgramView([{} for _ in STAGES])
+    view = ProgramView([Stage(passes) for passes in stages])
     context = ir.Context()
     for stage, body in zip(parts[1::2], parts[2::2], strict=True):
         for function in find_functions(ir.Module.parse(body, context)):
-            view.stages[int(stage)][function.name] = function
+            view.stages[int(stage)].functions[function.name] = function
     return view
 
 
-def view_dumps(paths: Iterable[Path]) -> ProgramView:
-    """Take dumped dispatches for what a spec sees.
+def view_dumps(paths: Iterable[Path], passes: tuple[str, ...] = ()) -> ProgramView:
+    """Take dumped dispatches for what a spec sees after ``passes``.
 
-    Close to the truth for most dispatches, and all there is when the program itself is not at hand. The
-    dumps are configured already: what the compiler changes between applying a spec and configuring
-    (data-tiled ops above all) looks different here.
+    Close to the truth for most dispatches, and all there is when the program itself is not at hand.
     """
     context = ir.Context()
     functions: dict[str, Function] = {}
@@ -134,7 +164,16 @@ def view_dumps(paths: Iterable[Path]) -> ProgramView:
                     if name in node.op.attributes:
                         del node.op.attributes[name]
             functions[function.name] = function
-    return ProgramView([functions])
+    return ProgramView([Stage(passes, functions)])
+
+
+def likely_passes(dispatch: Dispatch) -> tuple[str, ...]:
+    """Guess from its dump which passes a spec must run to see a dispatch in the form it was dumped in."""
+    root = dispatch.root
+    if root is None or "llvm-cpu" not in Path(dispatch.path).read_text(encoding="utf-8"):
+        return ()
+    batchless = root.kind.endswith("conv") and 1 in root.loops
+    return (_ENCODING, *_CPU_STEPS) if batchless or root.name in _DATA_TILED else ()
 
 
 def read_module(path: Path, context: ir.Context) -> ir.Module:
@@ -172,22 +211,21 @@ def find_reference(dispatch: Dispatch) -> RootReference | None:
     else:
         module = read_module(Path(dispatch.path), context)
     for function in find_functions(module):
-        marked = [node for node in function.nodes if _is_root(node)]
-        if marked:
-            root = marked[0]
+        root = max(function.nodes, key=_root_marks, default=None)
+        if root is not None and any(_root_marks(root)):
             key = across_configuration(root.full_key)
             return RootReference(root.name, key, _same_ops(function, key).index(root))
     return None
 
 
-def _is_root(node: Node) -> bool:
+def _root_marks(node: Node) -> tuple[bool, bool, bool]:
+    """Say what marks an op as the root op, the surest mark first; the first op of a dispatch wins a draw."""
     attributes = node.op.attributes
-    if "compilation_info" in attributes or "root_op" in attributes:
-        return True
+    config = str(attributes.get("lowering_config", ""))
     # A config that came from a spec leaves no root mark; of all configs in a dispatch only the root op's
     # distributes work.
-    config = str(attributes["lowering_config"]) if "lowering_config" in attributes else ""
-    return "distribution =" in config or "workgroup =" in config
+    distributes = "distribution =" in config or "workgroup =" in config
+    return ("compilation_info" in attributes, distributes, "root_op" in attributes)
 
 
 def _same_ops(function: Function, key: str) -> list[Node]:

@@ -11,6 +11,7 @@ import pytest
 
 from costmodel.problem import Machine
 from tuner import machine
+from tuner.errors import TuneError
 
 HERE = Machine(
     cpu="Here",
@@ -174,6 +175,16 @@ def test_the_host_as_a_target_is_this_machine() -> None:
 def test_no_target_leaves_the_machine() -> None:
     assert machine.parse_target("nothing here", HERE) == HERE
     assert machine.parse_target('#hal.executable.target<"rocm", "rocm-hsaco-fb", {a = 1}>', HERE) == HERE
+
+
+def test_another_kind_of_device_is_not_asked_for_vectors() -> None:
+    flags = ["--iree-hal-target-device=hip", "--iree-rocm-target=gfx942"]
+    assert machine.target_machine(flags) == machine.describe_machine()
+
+
+def test_a_cpu_that_does_not_exist() -> None:
+    with pytest.raises(TuneError, match="nope"):
+        machine.target_machine(["--iree-llvmcpu-target-cpu=nope"])
 
 
 def test_the_last_word_on_a_feature_counts() -> None:

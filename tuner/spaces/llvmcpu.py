@@ -10,13 +10,15 @@ import numpy as np
 from costmodel.candidates import PIPELINES, Candidates
 from costmodel.problem import Machine, RootOp
 from tuner.spaces.base import SearchSpace
+from tuner.spaces.columns import distinct
 from tuner.spaces.llvmcpu_attribute import Parsed, write
 from tuner.spaces.llvmcpu_grid import PipelineGrid
+from tuner.spaces.llvmcpu_moves import moves
 
 _LARGEST_PRODUCT = 4_000_000
 """Most rows to build before filtering when a whole grid is listed."""
 
-_SIDE_SHARE = 0.12
+_SIDE_SHARE = 0.05
 """Share of a sample that each pipeline other than the compiler's own choice gets."""
 
 
@@ -66,7 +68,7 @@ class LlvmCpuSpace(SearchSpace):
         rng = np.random.default_rng(seed)
         small = sum(grid.product for grid in self.grids) <= _LARGEST_PRODUCT
         if small and self.size() < limit:
-            whole = Candidates.concat([self.default, *(grid.all() for grid in self.grids)]).unique()
+            whole = distinct(Candidates.concat([self.default, *(grid.all() for grid in self.grids)]))
             return whole.take(slice(0, limit))
         table = self.default
         want = limit
@@ -80,10 +82,10 @@ class LlvmCpuSpace(SearchSpace):
             fresh = Candidates.concat(parts)
             fresh = fresh.take(rng.permutation(len(fresh)))
             before = len(table)
-            table = Candidates.concat([table, fresh]).unique()
+            table = distinct(Candidates.concat([table, fresh]))
             want = limit - len(table)
             # A small space runs dry.
-            if want <= 0 or len(table) - before < ask // 50:
+            if want <= 0 or len(table) - before < ask // 6:
                 break
         return table.take(slice(0, limit))
 
@@ -92,10 +94,10 @@ class LlvmCpuSpace(SearchSpace):
         parts = []
         for grid in self.grids:
             if grid.code == int(row.pipeline[0]):
-                parts.append(grid.neighbours(row))
+                parts.append(moves(grid, row))
             else:
                 # The pipeline flips; the nearest config that the other pipeline can take, and what lies around it.
-                parts.append(grid.neighbours(row).take(slice(0, 16)))
+                parts.append(moves(grid, row).take(slice(0, 16)))
         found = Candidates.concat([Candidates.empty(len(self.root.loops)), *parts]).unique()
         return found.take(found.keys() != row.keys()[0])
 

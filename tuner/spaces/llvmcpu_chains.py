@@ -47,6 +47,9 @@ class Chains:
     starts: IntArray = field(init=False)
     ends: IntArray = field(init=False)
     cumulative: FloatArray = field(init=False)
+    blocks: IntArray = field(init=False)
+    cached: NDArray[np.bool_] = field(init=False)
+    even: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
         vectors = vector_tiles(self.levels, self.extent)
@@ -58,6 +61,9 @@ class Chains:
         object.__setattr__(self, "sizes", sizes)
         object.__setattr__(self, "starts", starts)
         object.__setattr__(self, "ends", np.append(starts[1:], len(self.vectors)))
+        object.__setattr__(self, "blocks", block_tiles(self.levels, self.extent))
+        object.__setattr__(self, "cached", self.levels[:, CACHE_REDUCTION] > 0)
+        object.__setattr__(self, "even", even_chains(self.levels, self.extent))
         object.__setattr__(self, "cumulative", np.concatenate([[0.0], np.cumsum(self.weights)]))
 
     def __len__(self) -> int:
@@ -81,15 +87,18 @@ class Chains:
         at = np.searchsorted(self.cumulative, low + rng.random(len(size)) * (high - low), side="right") - 1
         return np.clip(at, self.starts[size], self.ends[size] - 1)
 
-    def nearest(self, wanted: NDArray[np.int32], level: int) -> int:
-        """Find the chain closest to ``wanted`` (``int [len(LEVELS)]``) that has its value at ``level``; -1 if none has."""
-        same = np.flatnonzero(self.levels[:, level] == wanted[level])
-        if not len(same):
-            return -1
-        # 0 stands for the whole loop (or no tiling): far from small tiles, near to large ones.
-        rows = np.where(self.levels[same] > 0, self.levels[same], self.extent + 1)
-        goal = np.where(wanted > 0, wanted, self.extent + 1)
-        return int(same[np.abs(np.log2(rows) - np.log2(goal)).sum(axis=1).argmin()])
+
+def distance(levels: NDArray[np.int32], wanted: NDArray[np.int32], extent: int) -> FloatArray:
+    """Measure how far chains ``int [n, len(LEVELS)]`` of a loop are from ``wanted`` (``int [len(LEVELS)]``)."""
+    # 0 stands for the whole loop (or no tiling): far from small tiles, near to large ones.
+    rows = np.where(levels > 0, levels, extent + 1)
+    goal = np.where(wanted > 0, wanted, extent + 1)
+    return np.asarray(np.abs(np.log2(rows) - np.log2(goal)).sum(axis=1))
+
+
+def closest(chains: Chains, wanted: NDArray[np.int32]) -> int:
+    """Find the index of the chain closest to ``wanted`` (``int [len(LEVELS)]``)."""
+    return int(distance(chains.levels, wanted, chains.extent).argmin())
 
 
 def block_tiles(levels: NDArray[np.int32], extent: int) -> IntArray:

@@ -39,7 +39,7 @@ def conv_grid(loops: Loops, machine: Machine, parsed: Parsed) -> PipelineGrid | 
         chains=tuple(chains),
         limits=bounds,
         peelings=(False, True),
-        draw=PlausibleVectors(loops, chains, True, machine.vector_registers, UNEVEN),
+        draw=PlausibleVectors(loops, chains, True, machine.vector_registers, UNEVEN, loops.windows),
         default=parsed.tiles,
         uneven=UNEVEN,
         unit_pairs=loops.windows,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.problem import Machine
-from tuner.spaces.columns import divisors, thin, vector_menu
+from tuner.spaces.columns import thin, vector_menu
 from tuner.spaces.llvmcpu_attribute import Parsed
 from tuner.spaces.llvmcpu_chains import (
     VECTOR_PARALLEL,
     VECTOR_REDUCTION,
     Chains,
+    fixed_chain,
     parallel_chains,
     reduction_chains,
 )
@@ -27,23 +28,21 @@ _UNROLL = (1, 2, 3, 4, 6, 8)
 def mmt4d_grid(loops: Loops, machine: Machine, parsed: Parsed) -> PipelineGrid:
     """Make the grid of ``Mmt4dTilingExpert``.
 
-    The loops are (batch,) M1, N1, K1, M0, N0, K0. The inner tiles M0, N0, K0 were fixed when the operands were packed;
-    here the outer loops are distributed and unrolled, and inner tiles too large for the registers are cut.
+    The loops are (batch,) M1, N1, K1, M0, N0, K0. The inner tiles M0, N0, K0 were fixed when the operands were
+    packed, and cutting them fails or crawls; the outer loops are distributed and unrolled.
     """
     bounds = limits(loops, machine)
     inner = len(loops.extents) - 3
     chains: list[Chains] = []
     for loop, (extent, parallel) in enumerate(zip(loops.extents, loops.parallel, strict=True)):
+        batch = loop < inner - 3
+        unroll = np.array([1] if batch else [size for size in _UNROLL if size <= extent], dtype=np.int64)
         if loop >= inner:
-            menu = divisors(extent)
-            # An odd cut of an inner tile reads packed data against its grain.
-            menu = menu[menu >= min(extent, 2)]
+            chains.append(fixed_chain(parsed.tiles[:, loop], extent, parallel))
+        elif parallel:
+            chains.append(parallel_chains(extent, unroll, uneven=UNEVEN))
         else:
-            menu = np.array([size for size in _UNROLL if size <= extent], dtype=np.int64)
-        if parallel:
-            chains.append(parallel_chains(extent, menu, distribute=loop < inner, uneven=UNEVEN))
-        else:
-            chains.append(reduction_chains(extent, menu))
+            chains.append(reduction_chains(extent, unroll))
     return PipelineGrid(
         pipeline=parsed.pipeline,
         loops=loops,

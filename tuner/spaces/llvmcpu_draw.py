@@ -59,6 +59,8 @@ class PlausibleVectors:
     uneven
         How often to draw a tile that leaves a remainder, against one that doesn't (1: no difference beyond the
         usual).
+    unit_pairs
+        Pairs of loops, of which one is to have both tiles 1; the others are drawn as usual.
     """
 
     def __init__(
@@ -68,9 +70,11 @@ class PlausibleVectors:
         accumulates: bool,
         registers: int,
         uneven: float = 1.0,
+        unit_pairs: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.loops = loops
         self.uneven = uneven
+        self.unit_pairs = tuple(unit_pairs)
         self.registers = registers
         self.chains = tuple(chains)
         self.accumulates = accumulates
@@ -125,6 +129,13 @@ class PlausibleVectors:
                 rows = np.flatnonzero(roles[:, loop] == role)
                 if len(rows):
                     picks[rows, loop] = choose(weights * exact, len(rows), rng)
+        if self.unit_pairs:
+            # Rather not the loop that fills vectors.
+            odds = np.array([0.1 if self.simd[outer] > 1.0 else 1.0 for outer, _ in self.unit_pairs])
+            chosen = np.array(self.unit_pairs)[choose(odds, n, rng)]
+            # Every menu of these loops starts with 1.
+            picks[every, chosen[:, 0]] = 0
+            picks[every, chosen[:, 1]] = 0
         if self.loops.rows:
             # Single rows: what else is in the dispatch takes them whole.
             single = rng.random(n) < (1.0 if self.loops.rows == 2 else 0.4)

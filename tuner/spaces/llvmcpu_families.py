@@ -43,8 +43,8 @@ def llvmcpu_space(root: RootOp, machine: Machine, default_config: str) -> Search
     Returns
     -------
     SearchSpace or None
-        None where the compiler gives no freedom (its ``Default`` pipeline, or no CPU lowering config), or sizes are
-        dynamic.
+        None where the compiler gives no freedom (its ``Default`` pipeline, or no CPU lowering config), where
+        nothing but its own choice compiles, or where sizes are dynamic.
     """
     if not root.loops or len(root.iterators) != len(root.loops) or min(root.loops) < 1:
         return None
@@ -52,7 +52,8 @@ def llvmcpu_space(root: RootOp, machine: Machine, default_config: str) -> Search
     if parsed is None:
         return None
     grids = [grid for grid in _grids(root, study(root, machine), machine, parsed) if grid is not None]
-    if not grids:
+    # The rules may leave nothing but the compiler's own config.
+    if not any(grid.size() for grid in grids):
         return None
     return LlvmCpuSpace(root, machine, default_config, parsed, grids)
 
