@@ -23,7 +23,7 @@ MIN_FAILURES = 3
 """Failures, and successes, from which on the probability of failing is learned from features."""
 
 LABEL_SPREAD = 3.0
-"""Labels are cut this far above the best of their group (e^3: 20 times): how bad a bad one is matters little."""
+"""Labels are cut this far above the best of their group (20 times): how bad a bad one is matters little."""
 
 THREADED_ROWS = 8192
 """Fewer rows than this are predicted on one thread."""

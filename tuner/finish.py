@@ -136,8 +136,8 @@ class _Finisher:
         if verdict is None:
             return text
         return text + (
-            f"\nMeasured: {show_us(verdict.default_us)} by default, {show_us(verdict.tuned_us)} with this spec,"
-            f" {verdict.speedup:.2f}x (95 % interval {verdict.low:.2f}x to {verdict.high:.2f}x)"
+            f"\nMeasured: {show_us(verdict.default_us)} by default, {show_us(verdict.tuned_us)} tuned, "
+            f"{verdict.speedup:.2f}x (95 % interval {verdict.low:.2f}x to {verdict.high:.2f}x)"
         )
 
     def _write(self, entries: Sequence[SpecEntry], header: str) -> tuple[Path, list[SpecEntry]]:

@@ -14,7 +14,7 @@ from tuner.clock import PhaseClock
 from tuner.machine import target_machine
 from tuner.prepare import prepare
 from tuner.progress import Reporter
-from tuner.result import show_us
+from tuner.result import short_name, show_us
 from tuner.settings import Settings
 from tuner.spaces.base import space_for
 from tuner.task import Task
@@ -90,7 +90,7 @@ def show_tasks(listing: Listing, console: Console) -> None:
     for row in listing.tasks:
         root = row.task.dispatch.root
         table.add_row(
-            row.task.name.rsplit("$async_", 1)[-1],
+            short_name(row.task.name),
             root.kind if root else "-",
             "x".join(map(str, root.loops)) if root else "-",
             str(row.task.count),

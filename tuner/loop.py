@@ -225,38 +225,25 @@ class TuningLoop:
         self, state: TaskState, proposal: Proposal, row: int, config: str, built: CompileOutcome
     ) -> Record:
         predicted = float(proposal.predicted[row])
-        record = {
-            "task_key": state.key,
-            "config": config,
-            "candidate": encode_candidate(proposal.table, row),
-            "round": sum(1 for r in state.records) // self._settings.top_k,
-            "predicted": predicted if np.isfinite(predicted) else None,
-            "compile_s": built.seconds,
-        }
+        record = Record(
+            task_key=state.key,
+            config=config,
+            candidate=encode_candidate(proposal.table, row),
+            round=len(state.records) // self._settings.top_k,
+            status=f"compile_{built.status}",
+            predicted=predicted if np.isfinite(predicted) else None,
+            compile_s=built.seconds,
+            message=built.message,
+        )
         if built.status != OK or built.path is None:
-            return Record(**record, status=f"compile_{built.status}", message=built.message)
+            return record
         began = time.monotonic()
         with self.clock.phase("measure"):
             self._switch_to(state)
             outcome = self.measurer.trial(
                 built.path, best_ratio=state.best_ratio, timeout_s=trial_timeout_s(state.default_us)
             )
-        return Record(
-            **record,
-            status=outcome.status,
-            us=outcome.us,
-            default_us=outcome.default_us,
-            ratio=outcome.ratio,
-            ratio_low=outcome.ratio_low,
-            ratio_high=outcome.ratio_high,
-            samples=outcome.samples,
-            stopped_early=outcome.stopped_early,
-            disturbed=outcome.disturbed,
-            max_abs_error=outcome.max_abs_error,
-            max_rel_error=outcome.max_rel_error,
-            measure_s=time.monotonic() - began,
-            message=outcome.message,
-        )
+        return replace(record, measure_s=time.monotonic() - began, **vars(outcome))
 
     def _switch_to(self, state: TaskState) -> None:
         if self._open != state.key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,22 +124,15 @@ class TuneResult:
 
     def show(self, console: Console) -> None:
         """Print the result as a table and a verdict."""
-        table = Table(title=None, show_edge=False, pad_edge=False)
-        for name, justify in (
-            ("task", "left"),
-            ("root op", "left"),
-            ("runs", "right"),
-            ("share", "right"),
-            ("trials", "right"),
-            ("failed", "right"),
-            ("default", "right"),
-            ("best", "right"),
-            ("speedup", "right"),
-        ):
-            table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        table = Table(show_edge=False, pad_edge=False)
+        table.add_column("task", no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column("root op", no_wrap=True)
+        for name in ("runs", "share", "trials", "failed", "default", "best"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("speedup", justify="right", overflow="fold")
         for t in self.tasks:
             table.add_row(
-                t.name.rsplit("$async_", 1)[-1],
+                short_name(t.name),
                 t.root_op,
                 str(t.count),
                 f"{t.share:.1%}",
@@ -166,6 +160,11 @@ class TuneResult:
             f"(95 % interval {low:.2f}x to {high:.2f}x), outputs agree\n"
             f"use it: iree-compile --iree-codegen-tuning-spec-path={self.spec_path} ..."
         )
+
+
+def short_name(name: str) -> str:
+    """Cut what all dispatches of a program have in common from a dispatch's name."""
+    return re.sub(r"^.*dispatch_(?=\d)", "", name)
 
 
 def show_us(us: float) -> str:

@@ -20,6 +20,9 @@ others so that the model can overrule the prior. Scoring all of them each time c
 EXPLORE = 0.2
 """Part of each round given to candidates that are uncertain or unlike what was tried."""
 
+NEAR = 0.35
+"""Part of each round given to the neighbours of the best candidate so far."""
+
 PARENTS = 4
 """How many of the best candidates so far have their neighbourhoods added to the pool."""
 
@@ -31,7 +34,10 @@ class CostModelSearch(Search):
         super().__init__(space, machine, seed=seed, limit=limit)
         self._random = np.random.default_rng(seed)
         self._ranker = Ranker(space.root, machine, seed)
-        table = space.enumerate(limit, seed).take(slice(1, None))
+        table = space.enumerate(limit, seed)
+        # The default's ratio is known before any trial, and tells the model where 0 is.
+        self._ranker.observe(table.take([0]), np.zeros(1))
+        table = table.take(slice(1, None))
         self._ranked = len(table)
         self._pool = self._active(table)
         self._told = Candidates.empty(table.loops)
@@ -65,12 +71,27 @@ class CostModelSearch(Search):
             return Proposal(self._pool.take(rows), np.zeros(0))
         table = self._pool.take(rows)
         mean, std = self._ranker.rank(table)
-        explore = round(k * EXPLORE)
-        chosen = self._diverse(table, np.argsort(mean, kind="stable"), k - explore, [])
+        explore, near = round(k * EXPLORE), round(k * NEAR)
+        chosen = self._near_best(table, mean, near)
+        chosen = self._diverse(table, np.argsort(mean, kind="stable"), k - explore, chosen)
         # The optimistic end of the interval: what might be best, given what the model does not know.
         chosen = self._diverse(table, np.argsort(mean - 2.0 * std, kind="stable"), k, chosen)
         picked = np.array(chosen, dtype=np.intp)
         return Proposal(table.take(picked), mean[picked])
+
+    def _near_best(self, table: Candidates, mean: NDArray[np.float64], k: int) -> list[int]:
+        """Choose the best ``k`` by the model among the neighbours of the best candidate so far.
+
+        A model stalls a move or two from the optimum; descending from the incumbent gets there.
+        """
+        known = np.where(np.isfinite(self._log_ratio), self._log_ratio, np.inf)
+        if not len(known) or known.min() >= 0:
+            return []
+        around = {
+            key.tobytes() for key in self.space.neighbours(self._told.take([int(known.argmin())])).keys()
+        }  # noqa: SIM118
+        rows = [row for row, key in enumerate(table.keys()) if key.tobytes() in around]
+        return sorted(rows, key=lambda row: float(mean[row]))[:k]
 
     def _diverse(self, table: Candidates, order: NDArray[np.intp], k: int, chosen: list[int]) -> list[int]:
         """Go down ``order`` until ``k`` are chosen, at most two with the same vector tiles per call.
