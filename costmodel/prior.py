@@ -17,6 +17,7 @@ from costmodel.problem import Machine, RootOp
 from costmodel.tiling import FloatColumns
 
 _CONTRACTIONS = PIPELINES.index("DoubleTilingExpert")
+_CONVOLUTIONS = PIPELINES.index("ConvTileAndDecomposeExpert")
 
 PIPES = 2.0
 """Vector arithmetic instructions, and loads, that start each cycle."""
@@ -42,20 +43,23 @@ PEELED_COST = 4.0
 SPILL_CYCLES = 3.0
 """Cycles for each result that does not stay in a register, per multiply-add."""
 
-TRANSPOSE_CYCLES = 20.0
+TRANSPOSE_CYCLES = 30.0
 """Transposing one native vector of results there and back."""
 
-WINDOW_COST = 2.0
+WINDOW_COST = 4.0
 """How much slower a vector op is that holds a filter window and the loop it slides over, but for pipelines
 made for convolutions."""
 
-UNPADDED_COST = 2.5
+UNPADDED_COST = 4.0
 """How much slower convolutions over two dimensions are in the pipeline made for contractions."""
 
-ODD_CYCLES = 0.5
-"""Extra cycles per instruction where the width is neither a multiple of the lanes nor a power of two."""
+PEELED_CONVOLUTION_COST = 10.0
+"""How much slower the convolutions' pipeline gets when loops with remainders are peeled."""
 
-BYTES_PER_CYCLE = (48.0, 8.0, 4.0)
+ODD_CYCLES = 1.0
+"""Extra cycles per instruction where the width is no power of two."""
+
+BYTES_PER_CYCLE = (64.0, 20.0, 6.0)
 """What moves per cycle into L1, L2 and L3, and so from the level behind."""
 
 GROUP_CYCLES = 100.0
@@ -116,7 +120,7 @@ def estimate(a: Analysis) -> Estimate:
     held = op.accumulators + op.natives + 1 if reduces else op.instructions
     spills = np.maximum(held - registers, 0) * op.chain * np.float32(SPILL_CYCLES)
     trips = op.accumulators * np.float32(ROUND_TRIP_CYCLES) * a.remainders.masked
-    odd = (op.width % access.lanes != 0) & (np.frexp(op.width)[0] != 0.5)
+    odd = np.frexp(op.width)[0] != 0.5
     arithmetic += odd * np.float32(2 * ODD_CYCLES) * op.instructions
     lanes_sum = np.where(
         op.across, op.accumulators * np.float32(ACROSS_CYCLES * np.log2(access.lanes + 1)), 0
@@ -131,6 +135,8 @@ def estimate(a: Analysis) -> Estimate:
     step *= np.where(op.windowed & contraction, np.float32(WINDOW_COST), np.float32(1))
     if access.window.sum() > 1:
         step *= np.where(contraction, np.float32(UNPADDED_COST), np.float32(1))
+    peeled = (a.table.pipeline == _CONVOLUTIONS) & (a.remainders.peeled_loops > 0)
+    step *= np.where(peeled, np.float32(PEELED_CONVOLUTION_COST), np.float32(1))
     points = np.float32(a.root.points)
     rest = a.remainders
     plain = points / op.points * step

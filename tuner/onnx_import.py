@@ -120,9 +120,9 @@ def _sizes_by_name(
             raise UsageError(f"--dim {name}={size}: a size must be at least 1")
     if shapes and len(shapes) != len(inputs):
         listed = ", ".join(f"'{i.name}' {_show(i)}" for i in inputs)
-        raise UsageError(
-            f"{source} takes {len(inputs)} inputs ({listed}), but {len(shapes)} --input were given"
-        )
+        takes = f"{len(inputs)} input{'' if len(inputs) == 1 else 's'} ({listed})"
+        given = f"{len(shapes)} --input {'was' if len(shapes) == 1 else 'were'} given"
+        raise UsageError(f"{source} takes {takes}, but {given}")
     sizes = dict(dims)
     for value, shape in zip(inputs, shapes or [None] * len(inputs), strict=True):
         if shape is None:
@@ -137,9 +137,8 @@ def _sizes_by_name(
         for dimension, size in zip(dimensions, shape, strict=True):
             name = _name(dimension)
             if name and sizes.setdefault(name, size) != size:
-                raise UsageError(
-                    f"{source}: dimension '{name}' of input '{value.name}' can't be both {sizes[name]} and {size}"
-                )
+                what = f"dimension '{name}' of input '{value.name}'"
+                raise UsageError(f"{source}: {what} can't be both {sizes[name]} and {size}")
     return sizes
 
 

@@ -87,6 +87,8 @@ def profile_program(
     """
     arguments = tool_arguments(inputs, workdir / "inputs")
     first = _events(vmfb, device, function, arguments, workdir, runs=2)
+    if not first:
+        return []
     total_s = sum(ns for events in first.values() for ns in events) / 2e9
     count = max(runs + 1, min(_MOST_RUNS, int(_SECONDS / max(total_s, 1e-6))))
     events = _events(vmfb, device, function, arguments, workdir, runs=count)
@@ -112,6 +114,9 @@ def _events(
         what=f"running {function} on {device}",
         timeout_s=_TIMEOUT_S,
     )
+    if not bundle.exists():
+        # Nothing ran on the device, as in a program that gives back its inputs.
+        return {}
     done = run_tool(
         [tool("iree-profile"), "dispatch", "--format=jsonl", "--dispatch_events", bundle],
         what="reading the profile",

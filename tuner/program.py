@@ -218,7 +218,7 @@ def _types_until_closed(text: str) -> tuple[tuple[TensorSpec, ...], str]:
             depth += 1
         elif letter in ">)]}" and depth > 0:
             depth -= 0 if text[place - 1 : place + 1] == "->" else 1
-        elif letter in ",)":
+        elif letter in ",)" and depth == 0:
             arguments.append(text[start:place])
             start = place + 1
             if letter == ")":

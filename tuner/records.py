@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import ForeignKey, UniqueConstraint, create_engine, event, select
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from costmodel.candidates import LEVELS, PIPELINES, Candidates
@@ -190,10 +191,21 @@ class RecordStore:
             self._engine: Engine = create_engine(self.url)
             if self._engine.dialect.name == "sqlite":
                 event.listen(self._engine, "connect", _sqlite_settings)
-            _Base.metadata.create_all(self._engine)
+            self._create_tables()
         except (SQLAlchemyError, ImportError) as error:
             raise UsageError(f"cannot open the record store {text}: {_reason(error)}") from error
         self._sessions = sessionmaker(self._engine, expire_on_commit=False)
+
+    def _create_tables(self, tries: int = 4) -> None:
+        """Create what is missing; another process may be creating the same tables at this moment."""
+        for left in reversed(range(tries)):
+            try:
+                _Base.metadata.create_all(self._engine)
+                return
+            except (OperationalError, ProgrammingError):
+                if not left:
+                    raise
+                time.sleep(0.05)
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:

@@ -93,13 +93,36 @@ def check_spec(
         timeout_s=timeout_s,
     )
     if not done.ok:
-        blamed = [e for e in entries if any(name in done.err for name in e.names)]
         message = f"the program does not compile with the tuning spec: {done.error}"
+        blamed = _find_failing(dumps, flags, entries, workdir, timeout_s)
         return SpecCheck(False, None, [message], blamed)
     check = SpecCheck(True, vmfb)
     _compare_dumps(default_dump_dir, dumps, entries, check)
     check.ok = not check.problems
     return check
+
+
+def _find_failing(
+    dumps: Path, flags: Sequence[str], entries: Sequence[SpecEntry], workdir: Path, timeout_s: float | None
+) -> list[SpecEntry]:
+    """Compile the configured dispatches one by one, since the compiler's message may not say which it means.
+
+    They are dumped before the step that fails.
+    """
+    by_name = {
+        function.name: path
+        for path in sorted(dumps.glob("*_benchmark.mlir"))
+        for function in find_functions(read_module(path, ir.Context()))
+    }
+    out = workdir / "one_dispatch.vmfb"
+    alone = [*without_spec_flag(flags), "--compile-from=executable-configurations", "-o", str(out)]
+
+    def compiles(name: str) -> bool:
+        return try_tool("iree-compile", [str(by_name[name]), *alone], timeout_s=timeout_s).ok
+
+    failing = [e for e in entries if not all(compiles(name) for name in e.names if name in by_name)]
+    out.unlink(missing_ok=True)
+    return failing
 
 
 def _compare_dumps(before_dir: Path, after_dir: Path, entries: Sequence[SpecEntry], check: SpecCheck) -> None:

@@ -16,8 +16,11 @@ from iree.compiler import ir
 CONFIG_ATTRIBUTES = ("compilation_info", "lowering_config", "root_op")
 """What configuring a dispatch adds to an op."""
 
-_CACHED_ATTRIBUTES = ("linalg.memoized_indexing_maps",)
+CACHED_ATTRIBUTES = ("linalg.memoized_indexing_maps",)
 """Added by the compiler to any op that it has looked at, also to those in a spec."""
+
+_NO_PART_OF_KEYS = (*CONFIG_ATTRIBUTES, *CACHED_ATTRIBUTES, "operandSegmentSizes")
+"""The last follows from the operands, and the parser adds it also where the op has none (linalg.unpack)."""
 
 _SAME_ROLE = (
     ("iree_tensor_ext.dispatch.tensor.load", "iree_codegen.load_from_buffer"),
@@ -66,9 +69,9 @@ class Node:
     @cached_property
     def attributes_key(self) -> tuple[tuple[str, str], ...]:
         """All attributes but those that configuring adds."""
-        skipped = CONFIG_ATTRIBUTES + _CACHED_ATTRIBUTES
         attributes = self.op.attributes
-        return tuple(sorted((name, str(attributes[name])) for name in attributes if name not in skipped))
+        kept = [name for name in attributes if name not in _NO_PART_OF_KEYS]
+        return tuple(sorted((name, str(attributes[name])) for name in kept))
 
     @cached_property
     def operand_types(self) -> tuple[str, ...]:

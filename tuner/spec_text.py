@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import func
 
-from tuner.spec_graph import Node, Source
+from tuner.spec_graph import CACHED_ATTRIBUTES, Node, Source
 from tuner.spec_matcher import BODY, EXACT, LOOSE, OUT, Check, Matcher, Path, body_tree, is_input
 
 _OP = "!transform.any_op"
@@ -184,8 +184,33 @@ def pattern_text(nodes: Sequence[Node]) -> str:
                 clone.operands[i] = values[source.value] if len(nodes) > 1 else next(spare)
             for mine, theirs in zip(node.op.results, clone.results, strict=True):
                 values[mine] = theirs
-        text = function.operation.get_asm(use_local_scope=True, assume_verified=True)
         arguments = ", ".join(f"%arg{i}: {s.value.type}" for i, s in enumerate(inputs))
-    # Between the braces of the function.
-    body = textwrap.dedent(text.split("{\n", 1)[1].rsplit("\n", 1)[0])
+        custom = _body(function.operation, generic=False)
+        # The custom form is the one to read, where it says everything.
+        survives = _parses_to(custom, arguments, [n.op for n in nodes])
+        body = custom if survives else _body(function.operation, generic=True)
     return f"^bb0({arguments}):\n{textwrap.indent(body, '  ')}" if inputs else body
+
+
+def _body(function: ir.Operation, *, generic: bool) -> str:
+    """Print what is between the braces of a function."""
+    text = function.get_asm(use_local_scope=True, assume_verified=True, print_generic_op_form=generic)
+    lines = str(text).rstrip().split("\n")[1:-1]
+    if lines and lines[0].lstrip().startswith("^bb0"):
+        lines = lines[1:]
+    return textwrap.dedent("\n".join(lines))
+
+
+def _parses_to(body: str, arguments: str, ops: Sequence[ir.Operation]) -> bool:
+    """Whether the text of some ops gives the same ops with the same attributes when it is read."""
+    text = f"func.func @pattern({arguments}) {{\n{body}\nreturn\n}}"
+    try:
+        module = ir.Module.parse(text, ops[0].context)
+    except ir.MLIRError:
+        return False
+    read = [op.operation for op in module.body.operations[0].regions[0].blocks[0]][:-1]
+    return [_attributes(op) for op in read] == [_attributes(op) for op in ops]
+
+
+def _attributes(op: ir.Operation) -> dict[str, str]:
+    return {name: str(op.attributes[name]) for name in op.attributes if name not in CACHED_ATTRIBUTES}

@@ -1,0 +1,139 @@
+"""How often a candidate runs before its time is known: often where it matters, once or twice where it is slow."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tuner.intervals import floor_ratio, floor_time
+from tuner.workers.bench import Bench, repeats_of
+from tuner.workers.outcomes import OK, TrialOutcome
+
+SLOW = 3.0
+"""A candidate this many times slower than the best so far is left after its first looks."""
+
+ALSO_RAN = 1.15
+"""A candidate surely this many times slower than the best so far needs no narrow interval."""
+
+NARROW = 0.02
+"""Half width of the interval, relative, at which a candidate has been measured well enough."""
+
+MIN_SAMPLES = 3
+ENOUGH_SAMPLES = 6
+MAX_SAMPLES = 40
+
+# A run this long is not much slower for being the first.
+_LONG_US = 50e3
+
+
+class Sampling:
+    """One candidate's samples, taken in turn with the default's.
+
+    Parameters
+    ----------
+    bench
+        With the task open.
+    handle
+        Of the candidate.
+    best_ratio
+        Of the best candidate so far.
+    timeout_s
+        Seconds after which one run counts as hung.
+    budget_s
+        Seconds to spend at most, about.
+    """
+
+    def __init__(
+        self, bench: Bench, handle: int, *, best_ratio: float, timeout_s: float, budget_s: float
+    ) -> None:
+        self._bench = bench
+        self._handle = handle
+        self._best = best_ratio
+        self._timeout_s = timeout_s
+        self._budget_s = budget_s
+        self._spent_us = 0.0
+        self._spent_default_us = 0.0
+        self.samples: list[float] = []
+        self.default_samples: list[float] = []
+
+    def run(self, first_us: float) -> TrialOutcome:
+        """Sample until the ratio is clear enough.
+
+        Parameters
+        ----------
+        first_us
+            Time of the candidate's first run, cold.
+        """
+        self._spent_us = first_us
+        bound = SLOW * self._best * self._bench.default_us
+        if first_us > bound:
+            looks = [first_us]
+            if first_us < 2 * bound or first_us < _LONG_US:
+                looks.append(self._run_candidate(repeats_of(first_us), first_us))
+            if min(looks) > bound:
+                return self._slow(looks)
+        began = time.monotonic()
+        while len(self.samples) < MAX_SAMPLES:
+            self._pair(min([first_us, *self.samples]))
+            if self._clear_enough(time.monotonic() - began):
+                break
+        return TrialOutcome(OK, **self._figures(self.samples))
+
+    def _slow(self, looks: list[float]) -> TrialOutcome:
+        if not self._bench.recent_defaults() and self._bench.default_us < 2 * sum(looks):
+            self._run_default()
+        return TrialOutcome(OK, stopped_early=True, **self._figures(looks))
+
+    def _figures(self, samples: list[float]) -> dict[str, Any]:
+        defaults = self._defaults(len(samples))
+        ratio, low, high = floor_ratio(samples, defaults)
+        return {
+            "us": floor_time(samples),
+            "default_us": floor_time(defaults),
+            "ratio": ratio,
+            "ratio_low": low,
+            "ratio_high": high,
+            "samples": len(samples),
+        }
+
+    def _defaults(self, count: int) -> list[float]:
+        """Default times to compare ``count`` samples with: about as many, none of them stale."""
+        recent = self._bench.recent_defaults() or [self._bench.default_us]
+        return recent[-max(count, MIN_SAMPLES) :]
+
+    def _pair(self, us: float) -> None:
+        """Take one sample of the candidate, after one of the default where that is due.
+
+        A default that is much slower than the candidate is not run each time, or it would take nearly all
+        the time: it gets about half, and its recent times stand in.
+        """
+        cost = us * repeats_of(us)
+        default_cost = self._bench.default_us * repeats_of(self._bench.default_us)
+        affordable = self._spent_default_us + default_cost <= self._spent_us + 1.5 * cost
+        if affordable or not self._bench.recent_defaults():
+            self._run_default()
+        self.samples.append(self._run_candidate(repeats_of(us), us))
+
+    def _run_candidate(self, repeats: int, expected_us: float) -> float:
+        timeout_s = self._timeout_s + 10e-6 * expected_us * repeats
+        (us,) = self._bench.time([(self._handle, repeats)], timeout_s)
+        self._spent_us += us * repeats
+        return us
+
+    def _run_default(self) -> None:
+        repeats = repeats_of(self._bench.default_us)
+        timeout_s = self._timeout_s + 10e-6 * self._bench.default_us * repeats
+        (us,) = self._bench.time([(self._bench.default, repeats)], timeout_s)
+        self._spent_default_us += us * repeats
+        self.default_samples.append(us)
+
+    def _clear_enough(self, spent_s: float) -> bool:
+        n = len(self.samples)
+        if n < MIN_SAMPLES:
+            return spent_s > 3 * self._budget_s
+        if spent_s > self._budget_s:
+            return True
+        ratio, low, high = floor_ratio(self.samples, self._defaults(n))
+        if low > ALSO_RAN * self._best:
+            return True
+        return n >= ENOUGH_SAMPLES and (high - low) / 2 <= NARROW * ratio
