@@ -101,9 +101,7 @@ def floor_time(samples: ArrayLike) -> float:
     return float(ordered[: -(-ordered.size // _FLOOR_PART)].mean())
 
 
-def floor_ratio(
-    samples: ArrayLike, default_samples: ArrayLike, seed: int = 0
-) -> tuple[float, float, float]:
+def floor_ratio(samples: ArrayLike, default_samples: ArrayLike, seed: int = 0) -> tuple[float, float, float]:
     """Ratio of two floor times and a bootstrap interval for it.
 
     Both sides should have about as many samples: the fastest of more is faster.

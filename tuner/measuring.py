@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,7 @@ __all__ = [
 JUMP = 0.15
 """Change of the default's time from trial to trial that counts as a disturbance, relative."""
 
+_WARM_UP_S = 0.15
 _DEFAULT_BUDGET_S = 0.25
 _DEFAULT_TIMEOUT_S = 600.0
 
@@ -96,6 +98,11 @@ class Measurer:
             raise TuneError(f"the default config of {dispatch.name} does not run: {refused}") from refused
 
     def _time_default(self, us: float) -> DefaultTiming:
+        # Filling the buffer ran on one core: the device's threads on the others need a while to be as awake
+        # as they are inside a program.
+        began = time.monotonic()
+        while time.monotonic() - began < _WARM_UP_S:
+            (us,) = self._bench.time([(self._bench.default, repeats_of(us))], _DEFAULT_TIMEOUT_S)
         samples: list[float] = []
         began = time.monotonic()
         while len(samples) < MAX_SAMPLES:
@@ -105,8 +112,7 @@ class Measurer:
                 break
             (us,) = self._bench.time([(self._bench.default, repeats_of(us))], _DEFAULT_TIMEOUT_S)
             samples.append(us)
-        warm = samples[1:] or samples
-        floor, median = floor_time(warm), float(np.median(warm))
+        floor, median = floor_time(samples), float(np.median(samples))
         self._bench.default_us = median
         self._usual.append(floor)
         return DefaultTiming(median, median / floor - 1.0)
@@ -141,7 +147,10 @@ class Measurer:
         handle: int | None = None
         try:
             handle, first_s, report = self._bench.check(Path(artifact), timeout_s)
-            errors = {"max_abs_error": report.max_abs_error, "max_rel_error": report.max_rel_error}
+            errors: dict[str, Any] = {
+                "max_abs_error": report.max_abs_error,
+                "max_rel_error": report.max_rel_error,
+            }
             if not report.ok:
                 return TrialOutcome(WRONG, message=report.message, **errors)
 

@@ -1,6 +1,6 @@
 """Are two outputs the same values? Tolerances that suit the type.
 
-A config changes the order of sums, never what is summed, so floats differ by rounding and integers not at all.
+A config changes the order of sums, never what is summed: floats differ by rounding, integers not at all.
 Errors are taken relative to the larger of the reference element and the tensor's scale (the root mean square
 of its finite elements): a sum that nearly cancels has the rounding error of its terms, which are of the
 tensor's size, not of its own.
@@ -63,7 +63,7 @@ _MLIR_NAMES = {
     dtype: name for name, dtype in reversed(NUMPY_TYPES.items()) if name not in ("i4", "i1", "index")
 }
 
-# Outputs are walked in pieces that stay in the cache: temporaries as large as the output cost more than the check.
+# Outputs are walked in pieces that stay in the cache: temporaries as large as the output would cost more.
 _BLOCK = 1 << 18
 
 

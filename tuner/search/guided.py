@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from costmodel.prior import score as prior_score
-from costmodel.ranker import Ranker
 from numpy.typing import NDArray
 
 from costmodel.candidates import Candidates
+from costmodel.prior import score as prior_score
 from costmodel.problem import Machine
+from costmodel.ranker import Ranker
 from tuner.search.base import Proposal, Search
 from tuner.spaces.base import SearchSpace
 
@@ -89,7 +89,7 @@ class CostModelSearch(Search):
             return []
         around = {
             key.tobytes() for key in self.space.neighbours(self._told.take([int(known.argmin())])).keys()
-        }  # noqa: SIM118
+        }
         rows = [row for row, key in enumerate(table.keys()) if key.tobytes() in around]
         return sorted(rows, key=lambda row: float(mean[row]))[:k]
 

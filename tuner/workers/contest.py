@@ -9,7 +9,7 @@ from tuner.numerics import NumericsReport
 from tuner.workers.bench import Bench, repeats_of
 from tuner.workers.outcomes import OK, WRONG, CompareOutcome, Refused
 
-# A short sample is taken this often in a round, and the fastest counts: what disturbs one only makes it longer.
+# A short sample is taken this often in a round, and the fastest counts: a disturbance only makes it longer.
 _LOOKS = 3
 _SHORT_US = 20e3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,7 +22,6 @@ START_TIMEOUT_S = 120.0
 """For starting Python, importing IREE and opening the device, on a machine that may be busy."""
 
 _TAIL_BYTES = 8192
-_LOG_BYTES = 1 << 20
 
 # Python puts the working directory first on the path of "-c" and "-m": a user's numpy.py there would be
 # imported here. The tuner's own path is taken over instead.
@@ -30,7 +30,18 @@ _BOOT = (
     "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=False)"
 )
 
-_OUT_OF_MEMORY = ("out of memory", "bad_alloc", "Cannot allocate memory", "MemoryError", "RESOURCE_EXHAUSTED")
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "bad_alloc",
+    "Allocation failed",
+    "Cannot allocate memory",
+    "MemoryError",
+    "RESOURCE_EXHAUSTED",
+    "pthread_create failed",
+)
+_TELLING = re.compile(
+    r"\berror\b|unknown|assert|terminate called|failed|bad_alloc|out of memory", re.IGNORECASE
+)
 
 
 class WorkerDied(Exception):
@@ -50,9 +61,8 @@ class WorkerDied(Exception):
         self.returncode = returncode
         self.log = log
         self.starting = starting
-        lines = [line.strip() for line in log.splitlines() if line.strip()]
-        last = f": {lines[-1][:300]}" if lines else ""
-        super().__init__(f"{describe_exit(returncode)}{last}")
+        words = _last_words(log)
+        super().__init__(describe_exit(returncode) + (f": {words}" if words else ""))
 
     @property
     def out_of_memory(self) -> bool:
@@ -89,6 +99,13 @@ class RequestFailed(Exception):
         self.kind = kind
         self.starting = starting
         super().__init__(message)
+
+
+def _last_words(log: str) -> str:
+    """Pick the line that says most about an end; stack traces surround it."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    telling = (line for line in lines if _TELLING.search(line))
+    return next(telling, lines[-1] if lines else "")[:300]
 
 
 def describe_exit(returncode: int) -> str:
@@ -222,8 +239,7 @@ class Worker:
     ) -> dict[str, Any]:
         assert self._sock is not None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        if os.fstat(self._log).st_size > _LOG_BYTES:
-            os.ftruncate(self._log, 0)
+        os.ftruncate(self._log, 0)  # What it says from now on belongs to this request.
         try:
             framing.send(self._sock, dict(request), deadline)
             answer = framing.receive(self._sock, deadline)

@@ -1,17 +1,18 @@
 """Worker process that keeps whole programs loaded side by side and runs them when told.
 
 ``python -m tuner.workers.program_worker``, started by :mod:`tuner.program_timing`. Setup:
-``{"device": URI, "function": name, "inputs": [(mlir type, shape, bytes)]}``. Requests have an ``"op"``:
+``{"device": URI, "function": name, "inputs": [(mlir type, shape or None, bytes)]}``. Requests have an
+``"op"``:
 
-=========  ==============================  ==================================================
-op         request                         answer
-=========  ==============================  ==================================================
-``load``   ``path``                        ``handle``
-``check``  ``handle``, ``reference``       ``seconds``, ``report``: outputs of one run compared
-``time``   ``runs``: (handle, repeats)     ``seconds`` of each
-=========  ==============================  ==================================================
+=========  ====================================  ========================================================
+op         request                               answer
+=========  ====================================  ========================================================
+``check``  ``handle``, ``path``, ``reference``   ``seconds``, ``report``: loaded, run once, outputs compared
+``time``   ``handle``, ``repeats``               ``seconds`` of all repeats
+=========  ====================================  ========================================================
 
-``reference`` says that this program's outputs are what later ones are compared with.
+``handle`` is any number that the tuner chooses; ``reference`` says that this program's outputs are what those
+of later ones are compared with.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class ProgramDevice:
     function
         Exported function that every program has.
     inputs
-        MLIR element type, shape and bytes of each input.
+        MLIR element type, shape (None for a plain number) and bytes of each input.
     """
 
-    def __init__(self, uri: str, function: str, inputs: list[tuple[str, tuple[int, ...], bytes]]) -> None:
+    def __init__(
+        self, uri: str, function: str, inputs: list[tuple[str, tuple[int, ...] | None, bytes]]
+    ) -> None:
         import iree.runtime as rt
 
         self._rt = rt
@@ -49,9 +52,15 @@ class ProgramDevice:
         self._instance = rt.VmInstance()
         self._device = rt.get_device(uri)
         self._hal = rt.create_hal_module(self._instance, self._device)
-        self._inputs = [self._upload(*each) for each in inputs]
+        self._inputs = [self._argument(*each) for each in inputs]
         self._loaded: dict[int, tuple[Any, Any]] = {}
         self._reference: list[NDArray[Any]] = []
+
+    def _argument(self, dtype: str, shape: tuple[int, ...] | None, data: bytes) -> Any:
+        """Make what to pass: a number for a plain scalar, else a buffer on the device."""
+        if shape is None:
+            return np.frombuffer(data, NUMPY_TYPES[dtype])[0].item()
+        return self._upload(dtype, shape, data)
 
     def _upload(self, dtype: str, shape: tuple[int, ...], data: bytes) -> Any:
         rt = self._rt
@@ -81,24 +90,30 @@ class ProgramDevice:
         """Answer a request."""
         op = request["op"]
         if op == "time":
-            return {"seconds": [self._time(handle, repeats) for handle, repeats in request["runs"]]}
+            return {"seconds": self._time(request["handle"], request["repeats"])}
         if op == "check":
+            self._load(request["handle"], request["path"])
             return self._check(request["handle"], request["reference"])
-        if op == "load":
-            return {"handle": self._load(request["path"])}
         raise ValueError(f"unknown op {op!r}")
 
-    def _load(self, path: str) -> int:
+    def _load(self, handle: int, path: str) -> None:
         module = self._rt.VmModule.copy_buffer(self._instance, Path(path).read_bytes())
         context = self._rt.VmContext(self._instance, [self._hal, module])
-        self._loaded[len(self._loaded)] = context, module.lookup_function(self._function)
-        return len(self._loaded) - 1
+        function = module.lookup_function(self._function)
+        if function is None:
+            raise ValueError(f"there is no function '{self._function}' in {Path(path).name}")
+        self._loaded[handle] = context, function
 
     def _run(self, handle: int) -> Any:
         context, function = self._loaded[handle]
         arguments = self._rt.VmVariantList(len(self._inputs))
-        for view in self._inputs:
-            arguments.push_ref(view)
+        for value in self._inputs:
+            if isinstance(value, int):
+                arguments.push_int(value)
+            elif isinstance(value, float):
+                arguments.push_float(value)
+            else:
+                arguments.push_ref(value)
         results = self._rt.VmVariantList(1)
         context.invoke(function, arguments, results)
         return results

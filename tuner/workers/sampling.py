@@ -1,4 +1,4 @@
-"""How often a candidate runs before its time is known: often where it matters, once or twice where it is slow."""
+"""How often a candidate runs until its time is known: often where it matters, once or twice where it is slow."""
 
 from __future__ import annotations
 

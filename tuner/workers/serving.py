@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -35,10 +36,8 @@ def serve(prepare: Callable[[dict[str, Any]], Handler]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the tuner's to answer.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sock = socket.socket(fileno=fd)
-    try:
+    with contextlib.suppress(EOFError, OSError):
         _answer(sock, prepare, memory)
-    except (EOFError, OSError):
-        pass
     # Not sys.exit: tearing down a device or a compiler that a candidate has upset may hang or crash.
     os._exit(0)
 
