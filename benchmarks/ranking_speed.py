@@ -81,16 +81,12 @@ def measure(name: str, queue: multiprocessing.Queue) -> None:  # type: ignore[ty
     ranked = time.perf_counter()
     assert np.isfinite(scores).all()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    queue.put(
-        (name, len(table), enumerated - began, ranked - enumerated, (peak - before) / 1024, peak / 1024)
-    )
+    queue.put((name, len(table), enumerated - began, ranked - enumerated, (peak - before) / 1024, peak / 1024))
 
 
 def main() -> None:
     """Print the table."""
-    table = Table(
-        "root op", "candidates", "enumerate", "featurise and score", "together", "memory added", "peak"
-    )
+    table = Table("root op", "candidates", "enumerate", "featurise and score", "together", "memory added", "peak")
     context = multiprocessing.get_context("spawn")
     for name in DEFAULTS:
         queue = context.Queue()

@@ -119,9 +119,7 @@ def _operand_access(operand_index: int, root: RootOp) -> OperandAccess:
     )
 
 
-def _windows(
-    root: RootOp, parallel: NDArray[np.bool_], operands: tuple[OperandAccess, ...]
-) -> NDArray[np.bool_]:
+def _windows(root: RootOp, parallel: NDArray[np.bool_], operands: tuple[OperandAccess, ...]) -> NDArray[np.bool_]:
     window = np.zeros(len(root.loops), np.bool_)
     for operand in operands:
         for row in operand.coefficients:

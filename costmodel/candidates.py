@@ -86,9 +86,7 @@ class Candidates:
     @staticmethod
     def empty(loops: int) -> Candidates:
         """Make a table without rows."""
-        return Candidates(
-            np.zeros((0, len(LEVELS), loops), np.int32), np.zeros(0, np.int8), np.zeros(0, np.bool_)
-        )
+        return Candidates(np.zeros((0, len(LEVELS), loops), np.int32), np.zeros(0, np.int8), np.zeros(0, np.bool_))
 
     def keys(self) -> NDArray[np.void]:
         """One opaque, hashable value per row; equal rows have equal values."""

@@ -93,9 +93,7 @@ def _tiles() -> list[Feature]:
         rows.append(Feature(f"tile.{level}_simd", f"{what}: the result's contiguous loop", "log2 elements"))
         rows.append(Feature(f"tile.{level}_parallel", f"{what}: the other parallel loops", "log2 points"))
         if level != "dist":
-            rows.append(
-                Feature(f"tile.{level}_reduction", f"{what}: reduction loops but windows", "log2 points")
-            )
+            rows.append(Feature(f"tile.{level}_reduction", f"{what}: reduction loops but windows", "log2 points"))
             rows.append(Feature(f"tile.{level}_window", f"{what}: filter windows", "log2 points"))
     rows += [
         Feature("tile.vec_innermost", "vector op: the innermost reduction loop", "log2 elements"),
@@ -116,16 +114,10 @@ def _memory() -> list[Feature]:
                     "log2 ratio",
                 )
             )
-        rows.append(
-            Feature(f"bytes.{level}", f"cache lines that {what} touches, over {_BUDGET[level]}", "log2 ratio")
-        )
+        rows.append(Feature(f"bytes.{level}", f"cache lines that {what} touches, over {_BUDGET[level]}", "log2 ratio"))
     for role, operand in ROLES.items():
-        rows.append(
-            Feature(f"reuse.vec_{role}", f"points per element of {operand} in a vector op", "log2 ratio")
-        )
-        rows.append(
-            Feature(f"reuse.dist_{role}", f"points per element of {operand} in a workgroup", "log2 ratio")
-        )
+        rows.append(Feature(f"reuse.vec_{role}", f"points per element of {operand} in a vector op", "log2 ratio"))
+        rows.append(Feature(f"reuse.dist_{role}", f"points per element of {operand} in a workgroup", "log2 ratio"))
     for cache in ("l1", "l2", "l3"):
         rows.append(Feature(f"traffic.{cache}", f"bytes moved into {cache.upper()} per point", "log2 bytes"))
         rows.append(
@@ -135,11 +127,7 @@ def _memory() -> list[Feature]:
                 "log2 ratio",
             )
         )
-    rows.append(
-        Feature(
-            "stack", "bytes of the result in a cache tile, over the 32 KiB that IREE allows", "log2 ratio"
-        )
-    )
+    rows.append(Feature("stack", "bytes of the result in a cache tile, over the 32 KiB that IREE allows", "log2 ratio"))
     return rows
 
 
@@ -156,9 +144,7 @@ def _vector() -> list[Feature]:
         Feature("vector.scalar", "no loop fills the registers", "0/1"),
         Feature("vector.instructions", "vector instructions per multiply-add of a vector op", "log2 count"),
         Feature("vector.per_point", "vector instructions per point", "log2 ratio"),
-        Feature(
-            "vector.accumulators", "native vectors of results kept over the reduction", "log2(1+vectors)"
-        ),
+        Feature("vector.accumulators", "native vectors of results kept over the reduction", "log2(1+vectors)"),
         Feature("vector.pressure", "registers wanted over registers there are", "log2 ratio"),
         Feature("vector.spill", "registers wanted beyond those there are", "log2(1+vectors)"),
         Feature("vector.chain", "dependent multiply-adds per result in a vector op", "log2 count"),
@@ -169,9 +155,7 @@ def _vector() -> list[Feature]:
     ]
     for role, operand in ROLES.items():
         rows += [
-            Feature(
-                f"access.{role}_run", f"neighbouring elements of {operand} in a vector op", "log2 elements"
-            ),
+            Feature(f"access.{role}_run", f"neighbouring elements of {operand} in a vector op", "log2 elements"),
             Feature(f"access.{role}_fill", f"those over whole native vectors for {operand}", "ratio"),
             Feature(f"access.{role}_unit", f"lanes step by one element of {operand}", "0/1"),
             Feature(f"access.{role}_broadcast", f"lanes share an element of {operand}", "0/1"),
@@ -191,9 +175,7 @@ def _remainders() -> list[Feature]:
         Feature("rest.masked_reduction", "a masked loop is a reduction", "0/1"),
         Feature("rest.peeled", "loops whose remainder is peeled", "count"),
         Feature("rest.part", "points outside full vector tiles", "ratio"),
-        Feature(
-            "rest.padded", "points with whole vector ops for remainders over points there are", "log2 ratio"
-        ),
+        Feature("rest.padded", "points with whole vector ops for remainders over points there are", "log2 ratio"),
     ]
 
 

@@ -137,9 +137,7 @@ def _memory(a: Analysis) -> Named:
     yield (
         "stack",
         (
-            _log2(
-                memory.cache[result].elements * np.float32(a.access.operands[result].bytes_each / STACK_BYTES)
-            )
+            _log2(memory.cache[result].elements * np.float32(a.access.operands[result].bytes_each / STACK_BYTES))
             if result >= 0
             else 0.0
         ),

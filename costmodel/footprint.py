@@ -151,7 +151,5 @@ def footprints(access: Access, tiling: Tiling, machine: Machine) -> Footprints:
         for spans in (tiling.vector, panel_spans, tiling.cache, tiling.distribution)
     )
     shared = machine.l3_bytes if machine.l3_bytes > 0 else machine.l2_bytes
-    l1, l2, l3 = _traffic(
-        access, tiling, vector, (float(machine.l1_bytes), float(machine.l2_bytes), float(shared))
-    )
+    l1, l2, l3 = _traffic(access, tiling, vector, (float(machine.l1_bytes), float(machine.l2_bytes), float(shared)))
     return Footprints(vector, panel, cache, distribution, (l1, l2, l3))

@@ -133,9 +133,7 @@ class CostModel(RegressorMixin, BaseEstimator):
         weight = np.ones(len(label)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         if group.shape != label.shape or weight.shape != label.shape:
             raise ValueError("groups and sample_weight must have one entry per record")
-        failed = (
-            ~np.isfinite(label) if fails is None else np.asarray(fails, dtype=np.bool_) | ~np.isfinite(label)
-        )
+        failed = ~np.isfinite(label) if fails is None else np.asarray(fails, dtype=np.bool_) | ~np.isfinite(label)
         good = ~failed
         if not good.any():
             raise ValueError("no record has a time: nothing to learn from")
@@ -212,9 +210,7 @@ class CostModel(RegressorMixin, BaseEstimator):
 
     # -- predicting --------------------------------------------------------------------------------
 
-    def predict(
-        self, X: ArrayLike, prior: ArrayLike | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def predict(self, X: ArrayLike, prior: ArrayLike | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict log relative times, up to a constant per task.
 
         Parameters

@@ -122,9 +122,7 @@ def estimate(a: Analysis) -> Estimate:
     trips = op.accumulators * np.float32(ROUND_TRIP_CYCLES) * a.remainders.masked
     odd = np.frexp(op.width)[0] != 0.5
     arithmetic += odd * np.float32(2 * ODD_CYCLES) * op.instructions
-    lanes_sum = np.where(
-        op.across, op.accumulators * np.float32(ACROSS_CYCLES * np.log2(access.lanes + 1)), 0
-    )
+    lanes_sum = np.where(op.across, op.accumulators * np.float32(ACROSS_CYCLES * np.log2(access.lanes + 1)), 0)
     chain = op.chain / np.where(op.across, op.width, 1) * np.float32(LATENCY) if reduces else np.float32(0)
     step = np.maximum(
         np.maximum((arithmetic + shuffles) / np.float32(PIPES), loads / np.float32(PIPES) + stores), chain

@@ -64,9 +64,7 @@ class Ranker:
     >>> score, std = ranker.rank(table)                 # expected log(time / default time)
     """
 
-    def __init__(
-        self, root: RootOp, machine: Machine, seed: int, pretrained: CostModel | None = None
-    ) -> None:
+    def __init__(self, root: RootOp, machine: Machine, seed: int, pretrained: CostModel | None = None) -> None:
         self.root = root
         self.machine = machine
         self.seed = seed
@@ -99,9 +97,7 @@ class Ranker:
         """Add records of another task on the same machine; they count less than this task's own."""
         self._add(self._others.setdefault(root.to_json(), _Records([], [])), root, table, log_ratio)
 
-    def _add(
-        self, records: _Records, root: RootOp, table: Candidates, log_ratio: NDArray[np.float64]
-    ) -> None:
+    def _add(self, records: _Records, root: RootOp, table: Candidates, log_ratio: NDArray[np.float64]) -> None:
         labels = np.asarray(log_ratio, dtype=np.float64)
         if labels.shape != (len(table),):
             raise ValueError(f"{len(table)} candidates but log_ratio of shape {labels.shape}")

@@ -115,15 +115,11 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, bytes
         raise
     # A damaged zip raises many kinds of errors (BadZipFile, zlib.error, EOFError, UnicodeDecodeError, ...).
     except Exception as error:
-        raise ModelFileError(
-            f"{path}: damaged, or not a cost model ({error!r}); train or fetch it again"
-        ) from error
+        raise ModelFileError(f"{path}: damaged, or not a cost model ({error!r}); train or fetch it again") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ModelFileError(f"{path}: not a cost model; train one with `iree-tune train`")
     if description.get("schema") != SCHEMA:
-        raise ModelFileError(
-            f"{path}: schema {description.get('schema')}, this version reads {SCHEMA}; train it again"
-        )
+        raise ModelFileError(f"{path}: schema {description.get('schema')}, this version reads {SCHEMA}; train it again")
     return description, parts
 
 
@@ -133,11 +129,7 @@ def _check_features(path: str | os.PathLike[str], description: dict[str, Any]) -
         return
     names = theirs if isinstance(theirs, list) else []
     other = sorted(set(map(str, names)) ^ set(FEATURE_NAMES))
-    detail = (
-        f"differing: {', '.join(other[:5])}{', ...' if len(other) > 5 else ''}"
-        if other
-        else "another meaning"
-    )
+    detail = f"differing: {', '.join(other[:5])}{', ...' if len(other) > 5 else ''}" if other else "another meaning"
     raise ModelFileError(f"{path}: trained on other features ({detail}); train it again with this version")
 
 
@@ -161,9 +153,7 @@ def load(path: str | os.PathLike[str]) -> CostModel:
             raise ModelFileError(f"{path}: {name} is damaged (its digest differs); train or fetch it again")
     try:
         machine = description["machine"]
-        parameters = {
-            k: description["parameters"][k] for k in CostModel().get_params(deep=False) if k != "machine"
-        }
+        parameters = {k: description["parameters"][k] for k in CostModel().get_params(deep=False) if k != "machine"}
         model = CostModel(machine=Machine(**machine) if machine is not None else None, **parameters)
         numbers = {name: float(description[name]) for name in ("slope", "failure_rate")}
         if not all(math.isfinite(number) for number in numbers.values()):

@@ -74,9 +74,7 @@ def tile(access: Access, table: Candidates) -> Tiling:
     parallel = access.parallel[:, None]
     # A pipeline other than the double-tiling one skips the cache levels.
     cached = (table.pipeline == _CACHED)[None, :]
-    cache_tile = (
-        np.where(parallel, _column(table, "cache_parallel"), _column(table, "cache_reduction")) * cached
-    )
+    cache_tile = np.where(parallel, _column(table, "cache_parallel"), _column(table, "cache_reduction")) * cached
     inner_tile = _column(table, "vector_inner_parallel")
     vector_tile = np.maximum(
         np.maximum(_column(table, "vector_common_parallel"), _column(table, "vector_reduction")), inner_tile

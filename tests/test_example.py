@@ -38,9 +38,7 @@ def run_on_iree(mlir: Path, vmfb: Path, function: str, *inputs: np.ndarray) -> n
 
 def test_the_script_reproduces_the_model_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "again.onnx"
-    subprocess.run(
-        [sys.executable, str(EXAMPLES / "make_small_model.py"), str(path)], check=True, capture_output=True
-    )
+    subprocess.run([sys.executable, str(EXAMPLES / "make_small_model.py"), str(path)], check=True, capture_output=True)
     assert path.read_bytes() == (EXAMPLES / "small_model.onnx").read_bytes()
 
 

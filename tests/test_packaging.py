@@ -38,9 +38,7 @@ def project_files() -> list[Path]:
 
 def commands(text: str) -> list[str]:
     """List the lines of a document's shell blocks."""
-    return [
-        line for block in re.findall(r"```(?:sh|bash)\n(.*?)```", text, re.S) for line in block.splitlines()
-    ]
+    return [line for block in re.findall(r"```(?:sh|bash)\n(.*?)```", text, re.S) for line in block.splitlines()]
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
@@ -85,9 +83,7 @@ def test_the_command_reference_has_every_option() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     for command in main.commands:
         for option in options_of(command):
-            assert not option.startswith("--") or f"`{option}" in text, (
-                f"docs/cli.md says nothing of {option}"
-            )
+            assert not option.startswith("--") or f"`{option}" in text, f"docs/cli.md says nothing of {option}"
 
 
 def test_the_wheel_has_both_packages_and_their_types(tmp_path: Path) -> None:
@@ -113,9 +109,7 @@ def test_the_wheel_has_both_packages_and_their_types(tmp_path: Path) -> None:
         (metadata,) = (archive.read(n).decode() for n in names if n.endswith(".dist-info/METADATA"))
         (entries,) = (archive.read(n).decode() for n in names if n.endswith("/entry_points.txt"))
     # Of the copy, not of the tree: the two differ if somebody saves a file meanwhile.
-    modules = {
-        str(p.relative_to(source)) for top in ("costmodel", "tuner") for p in (source / top).rglob("*.py")
-    }
+    modules = {str(p.relative_to(source)) for top in ("costmodel", "tuner") for p in (source / top).rglob("*.py")}
     assert modules <= names, f"left out: {modules - names}"
     assert {"costmodel/py.typed", "tuner/py.typed"} <= names
     assert not [n for n in names if n.split("/")[0] not in ("costmodel", "tuner") and ".dist-info/" not in n]

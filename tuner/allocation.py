@@ -75,6 +75,4 @@ class Allocator:
             return None
         known = [arm.seconds_per_round for arm in live.values() if arm.rounds]
         usual = sum(known) / len(known) if known else 1.0
-        return max(
-            live, key=lambda key: live[key].value(live[key].seconds_per_round if live[key].rounds else usual)
-        )
+        return max(live, key=lambda key: live[key].value(live[key].seconds_per_round if live[key].rounds else usual))

@@ -49,9 +49,7 @@ class _Share(click.ParamType):
 class _Dim(click.ParamType):
     name = "name=size"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
         name, _, size = str(value).rpartition("=")
@@ -80,9 +78,7 @@ _program_options = _stack(
         help="Input in iree-run-module's syntax (1x3x224x224xf32, 4xf32=1 2 3 4, @file.npy); repeat in order."
         " Made from the signature where left out.",
     ),
-    click.option(
-        "--dim", "dims", multiple=True, type=_Dim(), help="Size of an ONNX model's symbolic dimension."
-    ),
+    click.option("--dim", "dims", multiple=True, type=_Dim(), help="Size of an ONNX model's symbolic dimension."),
     click.option(
         "--compile-flags-file",
         type=click.Path(path_type=Path),
@@ -92,9 +88,7 @@ _program_options = _stack(
 )
 
 _search_options = _stack(
-    click.option(
-        "--output-dir", type=click.Path(path_type=Path), help="Where results go [iree-tune-out/NAME]."
-    ),
+    click.option("--output-dir", type=click.Path(path_type=Path), help="Where results go [iree-tune-out/NAME]."),
     click.option("--trials", type=int, help="Most candidates compiled and measured, over all tasks."),
     click.option(
         "--time-budget",
@@ -102,9 +96,7 @@ _search_options = _stack(
         help="Most time for the whole run: 90s, 10m, 1h30m [10m without --trials].",
     ),
     click.option("--top-k", default=12, show_default=True, help="Candidates tried in one round."),
-    click.option(
-        "--candidates", default=50_000, show_default=True, help="Most candidates enumerated per task."
-    ),
+    click.option("--candidates", default=50_000, show_default=True, help="Most candidates enumerated per task."),
     click.option(
         "--search",
         type=click.Choice(list(SEARCHES)),
@@ -112,21 +104,13 @@ _search_options = _stack(
         show_default=True,
         help="Order of trials.",
     ),
-    click.option(
-        "--starter-spec", type=click.Path(path_type=Path), help="Tuning spec to build on and to merge."
-    ),
-    click.option(
-        "--resume", is_flag=True, help="Go on with the run in the output directory; repeat no trial."
-    ),
-    click.option(
-        "--store", metavar="URL", help="SQLAlchemy URL of the record store [OUTPUT_DIR/records.db]."
-    ),
+    click.option("--starter-spec", type=click.Path(path_type=Path), help="Tuning spec to build on and to merge."),
+    click.option("--resume", is_flag=True, help="Go on with the run in the output directory; repeat no trial."),
+    click.option("--store", metavar="URL", help="SQLAlchemy URL of the record store [OUTPUT_DIR/records.db]."),
     click.option("--compile-workers", type=int, help="Processes that compile candidates [one per core]."),
 )
 
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as JSON on standard output."
-)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 _flags_argument = click.argument("compile_flags", nargs=-1, type=click.UNPROCESSED)
 
 
@@ -182,9 +166,7 @@ def _guarded(job: Callable[[], int]) -> None:
 @_program_options
 @_search_options
 @click.option("--coverage", type=_Share(), default=0.95, show_default=True, help="Share of the time to tune.")
-@click.option(
-    "--task", "task_names", multiple=True, metavar="NAME", help="Tune this task only; repeat for more."
-)
+@click.option("--task", "task_names", multiple=True, metavar="NAME", help="Tune this task only; repeat for more.")
 @_json_option
 @_flags_argument
 def run(program: Path, as_json: bool, **options: Any) -> None:
@@ -206,9 +188,7 @@ def run(program: Path, as_json: bool, **options: Any) -> None:
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--device", default="local-task", show_default=True, help="IREE device URI to run on.")
-@click.option(
-    "--compile-flags-file", type=click.Path(path_type=Path), help="File with flags for iree-compile."
-)
+@click.option("--compile-flags-file", type=click.Path(path_type=Path), help="File with flags for iree-compile.")
 @click.option("--seed", default=0, show_default=True, help="Seed of inputs, samples and orders.")
 @_search_options
 @_json_option

@@ -106,8 +106,7 @@ class CompilePool:
         self._compiler = compiler_version()
         count = workers if workers is not None else len(os.sched_getaffinity(0))
         self._workers = [
-            Worker(_WORKER, setup={"flags": self.flags}, memory_bytes=memory_bytes)
-            for _ in range(max(1, count))
+            Worker(_WORKER, setup={"flags": self.flags}, memory_bytes=memory_bytes) for _ in range(max(1, count))
         ]
 
     def compile(self, jobs: Iterable[CompileJob]) -> Iterator[CompileOutcome]:
@@ -186,9 +185,7 @@ class CompilePool:
             size = len(vmfb) if vmfb is not None else 0
             note = CachedOutcome(status, message, seconds, size, attempts, self.timeout_s, self.memory_bytes)
             self.cache.store(key, note, vmfb)
-        return CompileOutcome(
-            job.key, status, self.cache.path(key) if status == OK else None, message, seconds
-        )
+        return CompileOutcome(job.key, status, self.cache.path(key) if status == OK else None, message, seconds)
 
     def _final(self, known: CachedOutcome) -> bool:
         """Whether a remembered outcome holds; one that may have been bad luck is tried once more."""

@@ -17,9 +17,7 @@ from tuner.task import CONFIG_PLACEHOLDER, ENTRY_POINT, Dispatch
 
 _CONFIG = ("lowering_config", "translation_info", "compilation_info")
 _CALLS = frozenset({"func.call", "util.call", "iree_codegen.ukernel.generic", "vm.call"})
-_LEVEL = re.compile(
-    r"(?:distribution|workgroup|(?:cache|vector|sub|partial)?_?\w+) = \[((?:[^\[\]]|\[\d+\])*)\]"
-)
+_LEVEL = re.compile(r"(?:distribution|workgroup|(?:cache|vector|sub|partial)?_?\w+) = \[((?:[^\[\]]|\[\d+\])*)\]")
 _WITH_CONFIG = re.compile(rf"(, )?compilation_info = {re.escape(CONFIG_PLACEHOLDER)}(, )?")
 
 
@@ -203,9 +201,7 @@ def _take_buffer(host: Any) -> None:
     body = host.regions[0].blocks[0]
     if [str(argument.type) for argument in body.arguments] != ["i32"]:
         raise _NotTunable("its benchmark has a form that is not known")
-    loads = [
-        op for op in walk(host) if op.name == "util.global.load" and str(op.results[0].type) == "!hal.buffer"
-    ]
+    loads = [op for op in walk(host) if op.name == "util.global.load" and str(op.results[0].type) == "!hal.buffer"]
     view = body.add_argument(ir.Type.parse("!hal.buffer_view"), ir.Location.unknown())
     for load in loads:
         buffer = ir.Operation.create(

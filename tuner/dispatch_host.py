@@ -105,8 +105,7 @@ def read_call(host: Any) -> HostCall | None:
         named[name] = [calls[0].operands[i] for i in range(start, start + count)]
         start += count
     places = [
-        (constant(offset), constant(length))
-        for offset, length in zip(named["offsets"], named["lengths"], strict=True)
+        (constant(offset), constant(length)) for offset, length in zip(named["offsets"], named["lengths"], strict=True)
     ]
     bindings = [Binding(o, n) for o, n in places if o is not None and n is not None]
     return HostCall(

@@ -153,8 +153,7 @@ def judge(noise: Noise | None, load: Load, governor: str, virtual: bool) -> tupl
     if load.busy_cpus > _BUSY_LIMIT:
         who = ", ".join(f"{name} ({cpus:.1f})" for name, cpus in load.busiest)
         advice.append(
-            f"other processes keep {load.busy_cpus:.1f} CPUs busy{': ' + who if who else ''}; "
-            "stop them while tuning"
+            f"other processes keep {load.busy_cpus:.1f} CPUs busy{': ' + who if who else ''}; stop them while tuning"
         )
     if governor and governor != "performance":
         advice.append(

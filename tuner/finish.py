@@ -83,15 +83,11 @@ class _Finisher:
     def entries(self, confirmed: dict[str, Confirmed]) -> list[SpecEntry]:
         """Make the spec's entries, those that save most time first."""
         states = self._loop.states
-        keys = sorted(
-            confirmed, key=lambda k: states[k].weight_us * (1 - 1 / confirmed[k].speedup), reverse=True
-        )
+        keys = sorted(confirmed, key=lambda k: states[k].weight_us * (1 - 1 / confirmed[k].speedup), reverse=True)
         entries = []
         for key in keys:
             found, task = confirmed[key], states[key].task
-            entries.append(
-                SpecEntry(task.dispatch, found.record.config, tuple(task.names), gain_note(found, task))
-            )
+            entries.append(SpecEntry(task.dispatch, found.record.config, tuple(task.names), gain_note(found, task)))
         return entries
 
     def settle(self, entries: list[SpecEntry]) -> tuple[Verdict, list[SpecEntry]]:
@@ -151,9 +147,7 @@ class _Finisher:
         self._builds += 1
         p = self._prepared
         if self._view is None:
-            self._view = view_program(
-                p.program.mlir, p.flags, self._workdir / "view", timeout_s=COMPILE_TIMEOUT_S
-            )
+            self._view = view_program(p.program.mlir, p.flags, self._workdir / "view", timeout_s=COMPILE_TIMEOUT_S)
         own = self._workdir / f"spec_{self._builds}.mlir"
         used = {entry.dispatch.path for entry in entries}
         others = [path for path in sorted(p.dump_dir.glob("*_benchmark.mlir")) if str(path) not in used]
@@ -193,9 +187,7 @@ class _Finisher:
 
     def _profile(self, vmfb: Path) -> list[DispatchTime]:
         p = self._prepared
-        return profile_program(
-            vmfb, self._settings.device, p.function.name, p.inputs, self._workdir, runs=PROFILE_RUNS
-        )
+        return profile_program(vmfb, self._settings.device, p.function.name, p.inputs, self._workdir, runs=PROFILE_RUNS)
 
     def _slower(self, entries: Sequence[SpecEntry], vmfb: Path) -> list[SpecEntry]:
         self._reporter.phase("confirm", "each dispatch inside the program")
@@ -242,10 +234,8 @@ def header_text(result: TuneResult, digest: str, flags: Sequence[str], *, functi
     return "\n".join(
         [
             f"Tuning spec by iree-tune {result.versions['iree_tune']} for IREE {result.versions['iree']}.",
-            f"Program: {result.program} (sha256 {digest[:16]})"
-            + (f", function {function}" if function else ""),
-            f"Machine: {machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores, "
-            f"device {result.device}",
+            f"Program: {result.program} (sha256 {digest[:16]})" + (f", function {function}" if function else ""),
+            f"Machine: {machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores, device {result.device}",
             f"Compile flags: {' '.join(flags)}",
             f"Made: {made:%Y-%m-%d %H:%M} UTC",
         ]

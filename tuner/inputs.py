@@ -141,14 +141,10 @@ def _count(number: int, noun: str) -> str:
 
 def _make(kind: TensorSpec, where: str, rng: np.random.Generator) -> Array:
     if kind.dtype not in DTYPES:
-        raise UsageError(
-            f"{where} has the type {kind}, for which no values can be made: give it with --input"
-        )
+        raise UsageError(f"{where} has the type {kind}, for which no values can be made: give it with --input")
     if None in kind.shape:
         example = "x".join([*("8" if s is None else str(s) for s in kind.shape), kind.dtype])
-        raise UsageError(
-            f"{where} is {kind}, with a size left open: give every input, e.g. --input {example}"
-        )
+        raise UsageError(f"{where} is {kind}, with a size left open: give every input, e.g. --input {example}")
     return ordinary_values(rng, [s or 0 for s in kind.shape], kind.dtype)
 
 

@@ -162,10 +162,7 @@ class TuningLoop:
 
     def search(self) -> None:
         """Run rounds until the budget is spent, every space is, or the user interrupts."""
-        arms = {
-            key: Arm(weight_us=state.weight_us, best_ratio=state.best_ratio)
-            for key, state in self.states.items()
-        }
+        arms = {key: Arm(weight_us=state.weight_us, best_ratio=state.best_ratio) for key, state in self.states.items()}
         allocator = Allocator(arms)
         while not self.budget.spent and not self.interrupt.requested:
             key = allocator.choose()
@@ -209,10 +206,7 @@ class TuningLoop:
         return True
 
     def _compile(self, state: TaskState, configs: list[str]) -> dict[int, CompileOutcome]:
-        jobs = [
-            CompileJob(str(row), instantiate(state.task.dispatch, config))
-            for row, config in enumerate(configs)
-        ]
+        jobs = [CompileJob(str(row), instantiate(state.task.dispatch, config)) for row, config in enumerate(configs)]
         built: dict[int, CompileOutcome] = {}
         with self.clock.phase("compile"):
             for outcome in self.pool.compile(jobs):
@@ -221,9 +215,7 @@ class TuningLoop:
                     break
         return built
 
-    def _trial(
-        self, state: TaskState, proposal: Proposal, row: int, config: str, built: CompileOutcome
-    ) -> Record:
+    def _trial(self, state: TaskState, proposal: Proposal, row: int, config: str, built: CompileOutcome) -> Record:
         predicted = float(proposal.predicted[row])
         record = Record(
             task_key=state.key,

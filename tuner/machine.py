@@ -66,8 +66,7 @@ def fingerprint() -> dict[str, str | int]:
     machine = describe_machine()
     features = cpu_features(info)
     identity: dict[str, str | int] = {
-        key: next((info[name] for name in names if name in info), "unknown")
-        for key, names in _IDENTITY.items()
+        key: next((info[name] for name in names if name in info), "unknown") for key, names in _IDENTITY.items()
     }
     return {
         "cpu": machine.cpu,

@@ -156,9 +156,7 @@ class Measurer:
 
             def sample() -> tuple[Sampling, TrialOutcome]:
                 assert handle is not None
-                sampling = Sampling(
-                    self._bench, handle, best_ratio=best_ratio, timeout_s=timeout_s, budget_s=budget_s
-                )
+                sampling = Sampling(self._bench, handle, best_ratio=best_ratio, timeout_s=timeout_s, budget_s=budget_s)
                 return sampling, sampling.run(first_s * 1e6)
 
             sampling, outcome = sample()

@@ -59,9 +59,7 @@ NUMPY_TYPES: dict[str, np.dtype] = {
 }
 """How values of an MLIR element type lie in memory (i1 as one byte; i4 as packed bytes)."""
 
-_MLIR_NAMES = {
-    dtype: name for name, dtype in reversed(NUMPY_TYPES.items()) if name not in ("i4", "i1", "index")
-}
+_MLIR_NAMES = {dtype: name for name, dtype in reversed(NUMPY_TYPES.items()) if name not in ("i4", "i1", "index")}
 
 # Outputs are walked in pieces that stay in the cache: temporaries as large as the output would cost more.
 _BLOCK = 1 << 18

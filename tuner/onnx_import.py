@@ -15,9 +15,7 @@ LEAST_OPSET = 17
 _SMALL_TENSOR_BYTES = 1 << 16
 
 
-def import_onnx(
-    source: Path, out: Path, *, dims: Mapping[str, int], shapes: Sequence[tuple[int, ...] | None]
-) -> None:
+def import_onnx(source: Path, out: Path, *, dims: Mapping[str, int], shapes: Sequence[tuple[int, ...] | None]) -> None:
     """Write the model as MLIR bytecode that iree-compile takes.
 
     Parameters
@@ -72,9 +70,7 @@ def _load(source: Path) -> Any:
     return model
 
 
-def _fix_dims(
-    model: Any, source: Path, dims: Mapping[str, int], shapes: Sequence[tuple[int, ...] | None]
-) -> list[Any]:
+def _fix_dims(model: Any, source: Path, dims: Mapping[str, int], shapes: Sequence[tuple[int, ...] | None]) -> list[Any]:
     """Give every dimension of the inputs a size.
 
     Returns
@@ -154,9 +150,7 @@ def _name(dimension: Any) -> str:
 
 def _show(value: Any) -> str:
     dimensions = value.type.tensor_type.shape.dim
-    return (
-        "x".join((d.dim_param or "?") if _is_open(d) else str(d.dim_value) for d in dimensions) or "a scalar"
-    )
+    return "x".join((d.dim_param or "?") if _is_open(d) else str(d.dim_value) for d in dimensions) or "a scalar"
 
 
 def _refuse_open(inputs: Sequence[Any], source: Path) -> None:

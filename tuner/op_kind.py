@@ -87,18 +87,14 @@ def _transposes(
 
 def _convolution(windowed: Operand, weights: Operand, out: Operand, iterators: Sequence[str]) -> str:
     """Tell convolutions apart by the loops that input, weights and result share: depth or groups."""
-    channels = {d for d, kind in enumerate(iterators) if kind == REDUCTION} - window_loops(
-        windowed, iterators
-    )
+    channels = {d for d, kind in enumerate(iterators) if kind == REDUCTION} - window_loops(windowed, iterators)
     shared = _used(windowed) & _used(weights) & _used(out)
     if shared:
         return "grouped_conv" if channels else "depthwise_conv"
     return "conv"
 
 
-def _contraction(
-    inputs: Sequence[Operand], out: Operand, reductions: set[int], iterators: Sequence[str]
-) -> str:
+def _contraction(inputs: Sequence[Operand], out: Operand, reductions: set[int], iterators: Sequence[str]) -> str:
     walked = [_used(o) for o in inputs if _used(o) & reductions]
     if len(walked) < 2:
         # One of the factors does not change along the reduction: a scaled sum.
@@ -119,9 +115,7 @@ def _contraction(
 
 def _tiled(inputs: Sequence[Operand], out: Operand, iterators: Sequence[str]) -> bool:
     """Whether the op is a matmul of tiles, as data tiling makes it: lhs [M, K, m, k], rhs [N, K, n, k]."""
-    plain = all(
-        sorted(row)[-1:] == [1] and sum(map(abs, row)) == 1 for o in (*inputs[:2], out) for row in o.access
-    )
+    plain = all(sorted(row)[-1:] == [1] and sum(map(abs, row)) == 1 for o in (*inputs[:2], out) for row in o.access)
     if not plain or len(iterators) not in (6, 7) or len(inputs) != 2:
         return False
     order = [[row.index(1) for row in o.access] for o in (*inputs, out)]

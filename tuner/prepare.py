@@ -55,9 +55,7 @@ def target_backend(flags: Sequence[str]) -> str:
     return "llvm-cpu"
 
 
-def prepare(
-    program_path: Path, settings: Settings, workdir: Path, clock: PhaseClock, reporter: Reporter
-) -> Prepared:
+def prepare(program_path: Path, settings: Settings, workdir: Path, clock: PhaseClock, reporter: Reporter) -> Prepared:
     """Import, build by default with dispatches dumped, profile, and find the tasks.
 
     Raises

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,15 @@ class _Race:
         self.rounds = 0
 
     def _call(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        with self._failures(seconds):
+            answer = self._worker.call(request, seconds)
+        return answer
+
+    @contextmanager
+    def _failures(self, seconds: float) -> Iterator[None]:
+        """Turn what the worker raises into what it means here."""
         try:
-            return self._worker.call(request, seconds)
+            yield
         except WorkerTimedOut as late:
             if late.starting:
                 raise TuneError(f"running {self._what}: the device does not open ({late})") from late
@@ -135,7 +143,8 @@ class _Race:
     def check_all(self) -> None:
         """Load every program that is still in and take its outputs; again where the process died of one."""
         while True:
-            self._worker.start()
+            with self._failures(self._timeout_s):
+                self._worker.start()
             self._loaded_in = self._worker.pid
             for i in list(self._running):
                 request = {"op": "check", "handle": i, "path": str(self._vmfbs[i]), "reference": i == 0}

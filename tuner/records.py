@@ -138,9 +138,7 @@ class Record:
 
 def encode_candidate(table: Candidates, row: int) -> str:
     """Write one row as JSON that :func:`decode_candidates` reads without IREE."""
-    levels = {
-        name: table.tiles[row, i].tolist() for i, name in enumerate(LEVELS) if table.tiles[row, i].any()
-    }
+    levels = {name: table.tiles[row, i].tolist() for i, name in enumerate(LEVELS) if table.tiles[row, i].any()}
     return json.dumps(
         {
             "loops": table.loops,

@@ -62,9 +62,7 @@ class TuneResult:
     tuned_us: float = 0.0
     speedup: float = 1.0
     speedup_ci95: tuple[float, float] = (1.0, 1.0)
-    numerics: dict[str, Any] = field(
-        default_factory=lambda: {"ok": True, "max_abs_error": 0.0, "max_rel_error": 0.0}
-    )
+    numerics: dict[str, Any] = field(default_factory=lambda: {"ok": True, "max_abs_error": 0.0, "max_rel_error": 0.0})
     wall_s: float = 0.0
     phase_s: dict[str, float] = field(default_factory=dict)
     tasks: list[TaskResult] = field(default_factory=list)

@@ -162,9 +162,7 @@ def _indexing_maps(op: Any) -> list[Matrix]:
     return [linear_map(entry) for entry in maps]
 
 
-def _loops(
-    op: Any, operands: Sequence[_Shaped], maps: Sequence[Matrix]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _loops(op: Any, operands: Sequence[_Shaped], maps: Sequence[Matrix]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Work out loop sizes and iterators from indexing maps."""
     count = max((len(row) for matrix in maps for row in matrix), default=0)
     loops = [0] * count

@@ -72,9 +72,7 @@ def tune_program(program_path: Path, settings: Settings, reporter: Reporter) -> 
             "function": prepared.function.name,
             "inputs": [[str(array.dtype), list(array.shape)] for array in prepared.inputs],
         }
-        loop = stack.enter_context(
-            workshop(settings, prepared.flags, subject, result, clock=clock, reporter=reporter)
-        )
+        loop = stack.enter_context(workshop(settings, prepared.flags, subject, result, clock=clock, reporter=reporter))
         reporter.phase("tune", f"{len(tasks)} tasks")
         loop.prepare(tasks)
         loop.search()

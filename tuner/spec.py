@@ -160,9 +160,7 @@ class _Writer:
         self._taken |= targets
         shared = sorted(n.function for n in targets - allowed)
         if shared:
-            self._problem(
-                f"{entry.dispatch.name}: can't be told from {', '.join(shared)}, which gets its config"
-            )
+            self._problem(f"{entry.dispatch.name}: can't be told from {', '.join(shared)}, which gets its config")
         lost = sorted(set(roots) - set(mine))
         if lost:
             self._problem(f"{', '.join(lost)}: can't be told from a dispatch of an entry before it")

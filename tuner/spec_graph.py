@@ -238,9 +238,7 @@ def _describe_regions(op: ir.Operation) -> tuple[str, tuple[ir.Value, ...]]:
                 for view in block:
                     child = view.operation
                     used = ",".join(f"{use(v)}:{v.type}" for v in child.operands)
-                    attributes = ",".join(
-                        f"{name}={child.attributes[name]}" for name in sorted(child.attributes)
-                    )
+                    attributes = ",".join(f"{name}={child.attributes[name]}" for name in sorted(child.attributes))
                     results = ",".join(str(r.type) for r in child.results)
                     parts.append(f"{child.name}({used})[{attributes}]->{results}")
                     for result in child.results:

@@ -64,9 +64,7 @@ def link_starter(spec: Path, starter: Path, out: Path) -> Path:
     draft = out.with_name(out.name + ".unlinked")
     draft.write_text(str(linked), encoding="utf-8")
     try:
-        done = try_tool(
-            "iree-opt", ["--iree-codegen-link-tuning-specs", "--mlir-print-local-scope", str(draft)]
-        )
+        done = try_tool("iree-opt", ["--iree-codegen-link-tuning-specs", "--mlir-print-local-scope", str(draft)])
     finally:
         draft.unlink()
     if not done.ok:
@@ -85,17 +83,14 @@ def _read_starter(starter: Path, context: ir.Context) -> ir.Module:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"starter spec {starter} can't be read: {error}") from error
     except ir.MLIRError as error:
-        raise UsageError(
-            f"starter spec {starter} is not one that this version of IREE accepts: {error}"
-        ) from error
+        raise UsageError(f"starter spec {starter} is not one that this version of IREE accepts: {error}") from error
     top = module.operation
     if _SEQUENCES not in top.attributes:
         raise UsageError(f"starter spec {starter} is not a tuning spec: its module lacks {_SEQUENCES}")
     entries = [op.operation for op in module.body if _ENTRY in op.operation.attributes]
     if len(entries) != 1:
         raise UsageError(
-            f"starter spec {starter} is not a tuning spec: it has {len(entries)} named sequences "
-            f"with {_ENTRY}, not one"
+            f"starter spec {starter} is not a tuning spec: it has {len(entries)} named sequences with {_ENTRY}, not one"
         )
     _pass_over_configured(module)
     return module

@@ -207,10 +207,7 @@ def navigate(node: Node | None, path: Path) -> Node | None:
     for step in path:
         if node is None:
             return None
-        if isinstance(step, str):
-            node = node.parent
-        else:
-            node = node.sources[step].node if step < len(node.sources) else None
+        node = node.parent if isinstance(step, str) else node.sources[step].node if step < len(node.sources) else None
     return node
 
 

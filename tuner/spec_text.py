@@ -117,9 +117,7 @@ class _MatcherBody:
             self.lines.append(f"{handle} = transform.get_parent_op {before} : ({_OP}) -> {_OP}")
         else:
             handle = self._name("producer")
-            self.lines.append(
-                f"{handle} = transform.get_producer_of_operand {before}[{step}] : ({_OP}) -> {_OP}"
-            )
+            self.lines.append(f"{handle} = transform.get_producer_of_operand {before}[{step}] : ({_OP}) -> {_OP}")
         self._handles[path] = handle
         return handle
 

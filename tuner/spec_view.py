@@ -65,9 +65,7 @@ def stage_passes(flags: Sequence[str]) -> list[tuple[str, ...]]:
     return stages
 
 
-def view_program(
-    program: Path, flags: Sequence[str], workdir: Path, *, timeout_s: float | None = None
-) -> ProgramView:
+def view_program(program: Path, flags: Sequence[str], workdir: Path, *, timeout_s: float | None = None) -> ProgramView:
     """Have the compiler print every dispatch of a program just as a tuning spec meets it.
 
     Parameters

@@ -199,9 +199,7 @@ def check_versions() -> list[str]:
     if runtime is None:
         warnings.append(f"IREE's runtime is not installed: pip install '{_RUNTIME}=={SUPPORTED_IREE}.*'")
     elif compiler != runtime:
-        warnings.append(
-            f"IREE compiler {compiler} and runtime {runtime} differ: install the same version of both"
-        )
+        warnings.append(f"IREE compiler {compiler} and runtime {runtime} differ: install the same version of both")
     return warnings
 
 

@@ -70,9 +70,7 @@ class VerifyReport:
         }
 
 
-def verify_spec(
-    program: Path, spec: Path, settings: Settings, reporter: Reporter, *, seconds: float
-) -> VerifyReport:
+def verify_spec(program: Path, spec: Path, settings: Settings, reporter: Reporter, *, seconds: float) -> VerifyReport:
     """Build the program with and without the spec and run both in turn.
 
     Parameters
@@ -93,9 +91,7 @@ def verify_spec(
         reporter.phase("compile", f"with {spec}")
         tuned = workdir / "tuned.vmfb"
         try:
-            compile_program(
-                prepared.program.mlir, tuned, prepared.flags, spec=spec, timeout_s=COMPILE_TIMEOUT_S
-            )
+            compile_program(prepared.program.mlir, tuned, prepared.flags, spec=spec, timeout_s=COMPILE_TIMEOUT_S)
         except TuneError as error:
             # The default build went through, so it is the spec that the compiler does not take.
             raise UsageError(f"{spec} can't be applied to {program}: {error}") from error

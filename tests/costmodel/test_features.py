@@ -135,9 +135,7 @@ def test_loop_order_of_a_batch_of_one_does_not_matter() -> None:
     # A unit loop changes nothing but its own existence.
     plain = matmul(64, 64, 64)
     operands = tuple(replace(o, access=tuple((*row, 0) for row in o.access)) for o in plain.operands)
-    wider = replace(
-        plain, loops=(*plain.loops, 1), iterators=(*plain.iterators, "parallel"), operands=operands
-    )
+    wider = replace(plain, loops=(*plain.loops, 1), iterators=(*plain.iterators, "parallel"), operands=operands)
     narrow = features(plain, AVX512, one(plain, [32, 0, 0], [4, 16, 0], [0, 0, 2]))
     wide = features(wider, AVX512, one(wider, [32, 0, 0, 0], [4, 16, 0, 0], [0, 0, 2, 0]))
     np.testing.assert_allclose(narrow, wide, rtol=1e-6)

@@ -45,9 +45,7 @@ def dispatch(tmp_path_factory: pytest.TempPathFactory) -> Dispatch:
     """Dump a small matmul dispatch."""
     folder = tmp_path_factory.mktemp("matmul")
     (folder / "matmul.mlir").write_text(MATMUL)
-    compile_program(
-        folder / "matmul.mlir", folder / "matmul.vmfb", FLAGS, dump_dir=folder / "dump", timeout_s=120
-    )
+    compile_program(folder / "matmul.mlir", folder / "matmul.vmfb", FLAGS, dump_dir=folder / "dump", timeout_s=120)
     (dump,) = (folder / "dump").glob("*_benchmark.mlir")
     return parse_dispatch(dump)
 
@@ -154,16 +152,16 @@ def test_memory_is_bounded(text: str, tmp_path: Path) -> None:
 
 
 def test_flags_that_the_compiler_does_not_know(text: str, tmp_path: Path) -> None:
-    with CompilePool([*FLAGS, "--no-such-flag"], tmp_path, workers=2) as pool:
-        with pytest.raises(TuneError, match="--no-such-flag"):
-            list(pool.compile([CompileJob(str(i), text) for i in range(3)]))
+    jobs = [CompileJob(str(i), text) for i in range(3)]
+    with (
+        CompilePool([*FLAGS, "--no-such-flag"], tmp_path, workers=2) as pool,
+        pytest.raises(TuneError, match="--no-such-flag"),
+    ):
+        list(pool.compile(jobs))
 
 
 def test_leaving_early_stops_compiling(dispatch: Dispatch, tmp_path: Path) -> None:
-    jobs = [
-        CompileJob(str(m), instantiate(dispatch, config([32, 56, 0], [m, 16, 0], [0, 0, 4])))
-        for m in range(1, 9)
-    ]
+    jobs = [CompileJob(str(m), instantiate(dispatch, config([32, 56, 0], [m, 16, 0], [0, 0, 4]))) for m in range(1, 9)]
     with CompilePool(FLAGS, tmp_path, workers=1) as pool:
         for _ in pool.compile(jobs):
             break

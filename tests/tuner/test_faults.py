@@ -142,9 +142,7 @@ def test_two_runs_do_not_share_an_output_directory(conv1d: Path, tmp_path: Path,
 def test_no_space_left_on_disk(conv1d: Path, tmp_path: Path, iree_tune: Command) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("this sandbox allows no mounts")
     try:

@@ -141,9 +141,7 @@ def test_files(tmp_path: Path) -> None:
     np.save(tmp_path / "big.npy", values.astype(">f4"))
     np.testing.assert_array_equal(one(F32, f"@{tmp_path}/big.npy"), values)
     np.save(tmp_path / "u.npy", np.array([255, 1], np.uint8))
-    np.testing.assert_array_equal(
-        one(TensorSpec("i8", (2,)), f"@{tmp_path}/u.npy"), np.array([-1, 1], np.int8)
-    )
+    np.testing.assert_array_equal(one(TensorSpec("i8", (2,)), f"@{tmp_path}/u.npy"), np.array([-1, 1], np.int8))
     np.save(tmp_path / "b.npy", np.array([1.5, -2], ml_dtypes.bfloat16))
     bf16 = one(TensorSpec("bf16", (2,)), f"@{tmp_path}/b.npy")
     assert bf16.dtype == DTYPES["bf16"] and bf16.tolist() == [1.5, -2]
@@ -223,8 +221,7 @@ def test_the_tool_sees_the_same_values(tmp_path: Path) -> None:
     inputs = make_inputs(function, [])
     flags = tool_arguments(inputs, tmp_path / "with spaces")
     outputs = [
-        f"--output=@{tmp_path}/out_{n}.bin" if not kind.scalar else "--output=-"
-        for n, kind in enumerate(ALL_KINDS)
+        f"--output=@{tmp_path}/out_{n}.bin" if not kind.scalar else "--output=-" for n, kind in enumerate(ALL_KINDS)
     ]
     done = run_tool(
         [

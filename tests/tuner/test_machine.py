@@ -66,9 +66,7 @@ def test_affinity_bounds_the_cores() -> None:
 def test_fingerprint_is_stable_plain_and_anonymous() -> None:
     first = machine.fingerprint()
     assert first == machine.fingerprint() == json.loads(json.dumps(first))
-    assert {"cpu", "family", "model", "stepping", "flags", "cores", "memory_gib", "os", "hypervisor"} <= set(
-        first
-    )
+    assert {"cpu", "family", "model", "stepping", "flags", "cores", "memory_gib", "os", "hypervisor"} <= set(first)
     assert all(isinstance(value, str | int) for value in first.values())
     name = socket.gethostname()
     assert len(name) < 3 or name not in [str(value) for value in first.values()]

@@ -54,9 +54,7 @@ class Bench:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("measuring")
     (folder / "matmul.mlir").write_text(MATMUL)
-    compile_program(
-        folder / "matmul.mlir", folder / "matmul.vmfb", FLAGS, dump_dir=folder / "dump", timeout_s=120
-    )
+    compile_program(folder / "matmul.mlir", folder / "matmul.vmfb", FLAGS, dump_dir=folder / "dump", timeout_s=120)
     (dump,) = (folder / "dump").glob("*_benchmark.mlir")
     dispatch = parse_dispatch(dump)
     good = instantiate(dispatch, GOOD)
@@ -343,14 +341,10 @@ def test_programs_run_in_turn(programs: dict[str, Path]) -> None:
 
 def test_a_reference_program_that_does_not_run(programs: dict[str, Path]) -> None:
     with pytest.raises(TuneError, match="main on local-sync failed"):
-        compare_programs(
-            [programs["junk"]], "local-sync", "main", INPUTS, budget_s=0.1, min_rounds=1, timeout_s=5
-        )
+        compare_programs([programs["junk"]], "local-sync", "main", INPUTS, budget_s=0.1, min_rounds=1, timeout_s=5)
     with pytest.raises(TuneError, match="nothing_such"):
         compare_programs(
             [programs["same"]], "local-sync", "nothing_such", INPUTS, budget_s=0.1, min_rounds=1, timeout_s=5
         )
     with pytest.raises(TuneError, match="abacus"):
-        compare_programs(
-            [programs["same"]], "abacus", "main", INPUTS, budget_s=0.1, min_rounds=1, timeout_s=5
-        )
+        compare_programs([programs["same"]], "abacus", "main", INPUTS, budget_s=0.1, min_rounds=1, timeout_s=5)

@@ -117,7 +117,5 @@ def test_candidates_survive_their_json(tmp_path: Path) -> None:
 
 def test_a_root_op_survives_its_json() -> None:
     operand = Operand("f32", (4, 8), ((1, 0, 0), (0, 0, 2)), output=True)
-    root = RootOp(
-        "conv", "linalg.generic", (4, 5, 3), ("parallel", "parallel", "reduction"), (operand,), 1, 2, 2
-    )
+    root = RootOp("conv", "linalg.generic", (4, 5, 3), ("parallel", "parallel", "reduction"), (operand,), 1, 2, 2)
     assert RootOp.from_json(root.to_json()) == root

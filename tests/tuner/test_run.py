@@ -72,9 +72,7 @@ def test_command_line_json_and_verify(conv1d: Path, iree_tune: Command, tmp_path
     assert "faster" in good.stdout
 
 
-def test_verify_fails_for_a_spec_that_slows_the_program(
-    conv1d: Path, iree_tune: Command, tmp_path: Path
-) -> None:
+def test_verify_fails_for_a_spec_that_slows_the_program(conv1d: Path, iree_tune: Command, tmp_path: Path) -> None:
     tune(conv1d, trials=24, output_dir=tmp_path / "out")
     text = (tmp_path / "out" / "tuning_spec.mlir").read_text()
     # One workgroup and no vectors: one core does all the work, with scalar code.

@@ -37,11 +37,7 @@ def landscape(table: Candidates) -> NDArray[np.float64]:
     vector = np.maximum(table.level("vector_common_parallel"), 1)
     reduction = np.maximum(table.level("vector_reduction")[:, 2], 1)
     spread = np.maximum(table.level("distribution"), 1)
-    off = (
-        np.abs(np.log2(vector[:, 0] / 6))
-        + np.abs(np.log2(vector[:, 1] / 16))
-        + np.abs(np.log2(reduction / 4))
-    )
+    off = np.abs(np.log2(vector[:, 0] / 6)) + np.abs(np.log2(vector[:, 1] / 16)) + np.abs(np.log2(reduction / 4))
     off = off + 0.3 * np.abs(np.log2(spread[:, 0] / 64)) + 0.3 * np.abs(np.log2(spread[:, 1] / 96))
     log_ratio = 0.25 * off - 1.0
     # Huge tiles do not compile.

@@ -278,9 +278,7 @@ def test_program_that_does_not_compile_with_the_spec_is_a_finding(pairs: Built, 
     entry = entry_for(pairs, "arith.maximumf")
     bad = replace(
         entry,
-        config=re.sub(
-            r"vector_common_parallel = \[[^\]]*\]", "vector_common_parallel = [4096, 4096, 0]", entry.config
-        ),
+        config=re.sub(r"vector_common_parallel = \[[^\]]*\]", "vector_common_parallel = [4096, 4096, 0]", entry.config),
     )
     spec = tmp_path / "bad.mlir"
     write_spec([bad], pairs.others([bad]), "Bad", spec, view=pairs.view)

@@ -199,9 +199,7 @@ def test_ctrl_c_is_not_for_workers(worker: Worker) -> None:
     assert worker.call({"op": "echo", "value": 1}, 10)["pid"] == worker.pid
 
 
-def test_a_module_in_the_working_directory_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_in_the_working_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("runpy.py", "numpy.py", "socket.py"):
         (tmp_path / name).write_text("raise SystemExit('the wrong one')")
     monkeypatch.chdir(tmp_path)

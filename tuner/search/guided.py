@@ -87,9 +87,8 @@ class CostModelSearch(Search):
         known = np.where(np.isfinite(self._log_ratio), self._log_ratio, np.inf)
         if not len(known) or known.min() >= 0:
             return []
-        around = {
-            key.tobytes() for key in self.space.neighbours(self._told.take([int(known.argmin())])).keys()
-        }
+        neighbours = self.space.neighbours(self._told.take([int(known.argmin())])).keys()
+        around = {key.tobytes() for key in neighbours}
         rows = [row for row, key in enumerate(table.keys()) if key.tobytes() in around]
         return sorted(rows, key=lambda row: float(mean[row]))[:k]
 

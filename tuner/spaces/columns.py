@@ -46,9 +46,7 @@ def vector_menu(extent: int, largest: int, extra: Sequence[int] = ()) -> IntArra
     extra
         More sizes to list, such as multiples of a vector's lanes.
     """
-    sizes = np.concatenate(
-        [np.array(_VECTOR_SIZES), divisors(extent), np.array(extra, dtype=np.int64), [extent]]
-    )
+    sizes = np.concatenate([np.array(_VECTOR_SIZES), divisors(extent), np.array(extra, dtype=np.int64), [extent]])
     return np.unique(sizes[(sizes >= 1) & (sizes <= min(extent, largest))]).astype(np.int64)
 
 
@@ -119,12 +117,8 @@ def distinct(table: Candidates) -> Candidates:
     rows of a table of a million share one with a probability below 1e-7, and then one of them is lost.
     """
     flat = table.tiles.reshape(len(table), -1).astype(np.uint64)
-    multipliers = np.random.default_rng(0x1EE).integers(
-        1, 1 << 63, flat.shape[1] + 2, dtype=np.uint64
-    ) | np.uint64(1)
+    multipliers = np.random.default_rng(0x1EE).integers(1, 1 << 63, flat.shape[1] + 2, dtype=np.uint64) | np.uint64(1)
     code = flat @ multipliers[:-2]
-    code += (
-        table.pipeline.astype(np.uint64) * multipliers[-2] + table.peeling.astype(np.uint64) * multipliers[-1]
-    )
+    code += table.pipeline.astype(np.uint64) * multipliers[-2] + table.peeling.astype(np.uint64) * multipliers[-1]
     _, first = np.unique(code, return_index=True)
     return table.take(np.sort(first))

@@ -1,7 +1,7 @@
 """``ConvTileAndDecomposeExpert``: named 2-D convolutions and poolings, lowered as 1-D ones.
 
-The pipeline tiles distribution, vector_common_parallel and vector_reduction, drops the height or the width, which must be
-tiled to 1 in output and window, and vectorises the 1-D op that remains.
+The pipeline tiles distribution, vector_common_parallel and vector_reduction, drops the height or the width, which must
+be tiled to 1 in output and window, and vectorises the 1-D op that remains.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def conv_grid(loops: Loops, machine: Machine, parsed: Parsed) -> PipelineGrid | 
     chains: list[Chains] = []
     for extent, parallel in zip(loops.extents, loops.parallel, strict=True):
         if parallel:
-            chains.append(
-                parallel_chains(extent, vector_menu(extent, min(bounds.parallel_points, 256), lanes))
-            )
+            chains.append(parallel_chains(extent, vector_menu(extent, min(bounds.parallel_points, 256), lanes)))
         else:
             chains.append(reduction_chains(extent, vector_menu(extent, min(bounds.points, 256), lanes)))
     return PipelineGrid(

@@ -60,9 +60,7 @@ def datatiling_grid(loops: Loops, machine: Machine, parsed: Parsed) -> PipelineG
     for loop, (extent, parallel) in enumerate(zip(loops.extents, loops.parallel, strict=True)):
         default = int(parsed.tiles[[VECTOR_PARALLEL, VECTOR_REDUCTION], loop].max())
         menu = thin(vector_menu(extent, 64, [default] if 0 < default <= extent else []), 16)
-        chains.append(
-            parallel_chains(extent, menu, uneven=UNEVEN) if parallel else reduction_chains(extent, menu)
-        )
+        chains.append(parallel_chains(extent, menu, uneven=UNEVEN) if parallel else reduction_chains(extent, menu))
     return PipelineGrid(
         pipeline=parsed.pipeline,
         loops=loops,

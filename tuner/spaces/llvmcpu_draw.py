@@ -116,9 +116,7 @@ class PlausibleVectors:
         for loop, chains in enumerate(self.chains):
             sizes, extent = chains.sizes, chains.extent
             tables = {
-                _UNIT: (
-                    np.where(sizes == sizes[0], 30.0, 1.0 / len(sizes)) if len(sizes) > 1 else np.ones(1)
-                ),
+                _UNIT: (np.where(sizes == sizes[0], 30.0, 1.0 / len(sizes)) if len(sizes) > 1 else np.ones(1)),
                 _BLOCK: _block_weights(sizes, extent),
                 _SIMD: _simd_weights(sizes, extent, self.loops.lanes),
                 _STEP: _step_weights(sizes, extent),

@@ -133,16 +133,11 @@ class PipelineGrid:
                     tiles = vector_tiles(rows, c.extent)
                     steps = grow_counts(steps, tiles)
                     uncached = grow_counts(uncached, tiles[plain])
-            if cached:
-                steps = {size: count - uncached.get(size, 0) for size, count in steps.items()}
-            else:
-                steps = uncached
+            steps = {size: count - uncached.get(size, 0) for size, count in steps.items()} if cached else uncached
             sizes = np.array(sorted(steps), dtype=np.float64)
             counts = np.concatenate([[0], np.cumsum([steps[int(size)] for size in sizes], dtype=object)])
             for product, count in parallel.items():
-                total += count * int(
-                    counts[np.searchsorted(sizes, self.limits.points / product, side="right")]
-                )
+                total += count * int(counts[np.searchsorted(sizes, self.limits.points / product, side="right")])
         return total
 
     # -- listing ----------------------------------------------------------------------------------------------

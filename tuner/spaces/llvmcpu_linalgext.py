@@ -36,9 +36,7 @@ def linalgext_grid(root: RootOp, loops: Loops, machine: Machine, parsed: Parsed)
     chains: list[Chains] = []
     for loop, (extent, parallel) in enumerate(zip(loops.extents, loops.parallel, strict=True)):
         if free and parallel:
-            chains.append(
-                parallel_chains(extent, vector_menu(extent, min(bounds.parallel_points, 128), lanes))
-            )
+            chains.append(parallel_chains(extent, vector_menu(extent, min(bounds.parallel_points, 128), lanes)))
         elif free:
             chain = reduction_chains(extent, vector_menu(extent, min(bounds.points, 256), lanes))
             # Attention's head dimension is left untiled where it is whole.

@@ -1,7 +1,7 @@
 """``DoubleTilingExpert``: contractions, generic convolutions, reductions, elementwise and transposing ops.
 
-The pipeline tiles distribution, cache_parallel, cache_reduction, vector_common_parallel, vector_reduction in this order,
-fusing producers and consumers at the parallel levels, and then vectorises what is left.
+The pipeline tiles distribution, cache_parallel, cache_reduction, vector_common_parallel, vector_reduction in this
+order, fusing producers and consumers at the parallel levels, and then vectorises what is left.
 """
 
 from __future__ import annotations

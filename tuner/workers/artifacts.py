@@ -124,9 +124,7 @@ class ArtifactCache:
         except OSError as error:
             if error.errno in _NO_SPACE:
                 raise no_space_left(self.directory) from error
-            raise TuneError(
-                f"can't write compiled candidates to {self.directory}: {error.strerror}"
-            ) from error
+            raise TuneError(f"can't write compiled candidates to {self.directory}: {error.strerror}") from error
 
     @staticmethod
     def _place(path: Path, data: bytes) -> None:

@@ -78,9 +78,7 @@ class Bench:
         dispatch = self.dispatch
         assert self._task is not None
         self._open_in = None
-        self.call(
-            {"op": "open", "buffer_bytes": dispatch.buffer_bytes, "slots": dispatch.slots}, _OPEN_TIMEOUT_S
-        )
+        self.call({"op": "open", "buffer_bytes": dispatch.buffer_bytes, "slots": dispatch.slots}, _OPEN_TIMEOUT_S)
         answer = self.call({"op": "reference", "path": str(self._task[1])}, _OPEN_TIMEOUT_S)
         self.default = answer["handle"]
         self._open_in = self.worker.pid

@@ -45,9 +45,7 @@ class Compiler:
             ctypes.c_void_p,
         ]
         # Kept: LLVM's options may point into it.
-        self._arguments = (ctypes.c_char_p * (len(flags) + 1))(
-            b"iree-compile", *(flag.encode() for flag in flags)
-        )
+        self._arguments = (ctypes.c_char_p * (len(flags) + 1))(b"iree-compile", *(flag.encode() for flag in flags))
         self._library.ireeCompilerSetupGlobalCL(len(self._arguments), self._arguments, b"iree-tune", False)
         self._session = api.Session()
 

@@ -39,9 +39,7 @@ _OUT_OF_MEMORY = (
     "RESOURCE_EXHAUSTED",
     "pthread_create failed",
 )
-_TELLING = re.compile(
-    r"\berror\b|unknown|assert|terminate called|failed|bad_alloc|out of memory", re.IGNORECASE
-)
+_TELLING = re.compile(r"\berror\b|unknown|assert|terminate called|failed|bad_alloc|out of memory", re.IGNORECASE)
 
 
 class WorkerDied(Exception):
@@ -234,9 +232,7 @@ class Worker:
             raise
         self.calls = 0
 
-    def _exchange(
-        self, request: Mapping[str, Any], timeout_s: float | None, *, starting: bool
-    ) -> dict[str, Any]:
+    def _exchange(self, request: Mapping[str, Any], timeout_s: float | None, *, starting: bool) -> dict[str, Any]:
         assert self._sock is not None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         os.ftruncate(self._log, 0)  # What it says from now on belongs to this request.

@@ -42,9 +42,7 @@ class ProgramDevice:
         MLIR element type, shape (None for a plain number) and bytes of each input.
     """
 
-    def __init__(
-        self, uri: str, function: str, inputs: list[tuple[str, tuple[int, ...] | None, bytes]]
-    ) -> None:
+    def __init__(self, uri: str, function: str, inputs: list[tuple[str, tuple[int, ...] | None, bytes]]) -> None:
         import iree.runtime as rt
 
         self._rt = rt

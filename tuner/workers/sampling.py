@@ -43,9 +43,7 @@ class Sampling:
         Seconds to spend at most, about.
     """
 
-    def __init__(
-        self, bench: Bench, handle: int, *, best_ratio: float, timeout_s: float, budget_s: float
-    ) -> None:
+    def __init__(self, bench: Bench, handle: int, *, best_ratio: float, timeout_s: float, budget_s: float) -> None:
         self._bench = bench
         self._handle = handle
         self._best = best_ratio
