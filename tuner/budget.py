@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 
 from tuner.errors import UsageError
 
-CONFIRM_SHARE = 0.15
-"""Part of a time budget that is kept for confirming what the search found."""
-
-CONFIRM_LIMIT_S = 90.0
-"""No more than this is kept back, however long the run."""
+MOST_CONFIRM = 0.5
+"""No more than this part of a time budget is kept for confirming what the search found."""
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -44,12 +41,19 @@ class Budget:
         Most trials in all, or None for no bound.
     seconds
         Most wall time of the whole run, or None for no bound.
+    started
+        When the run began, by ``time.monotonic()``.
+    done
+        Trials so far.
+    confirm_s
+        Seconds that confirming what was found will take, about.
     """
 
     trials: int | None
     seconds: float | None
     started: float = field(default_factory=time.monotonic)
     done: int = 0
+    confirm_s: float = 0.0
 
     def elapsed(self) -> float:
         """Seconds since the run began."""
@@ -59,7 +63,7 @@ class Budget:
         """Seconds left for trying candidates, or None without a time bound."""
         if self.seconds is None:
             return None
-        return self.seconds - min(CONFIRM_SHARE * self.seconds, CONFIRM_LIMIT_S) - self.elapsed()
+        return self.seconds - min(self.confirm_s, MOST_CONFIRM * self.seconds) - self.elapsed()
 
     def left_s(self) -> float | None:
         """Seconds left in all, or None without a time bound."""

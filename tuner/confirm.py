@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.compiling import CompileJob, CompilePool
+from tuner.compiling import CompileJob
 from tuner.dispatch import instantiate
+from tuner.errors import TuneError
 from tuner.intervals import speedup_interval
 from tuner.loop import TaskState, TuningLoop
-from tuner.measuring import Measurer
 from tuner.progress import Reporter
 from tuner.records import OK, Record
 
@@ -41,9 +41,7 @@ class Confirmed:
     high: float
 
 
-def confirm_task(
-    state: TaskState, pool: CompilePool, measurer: Measurer, *, budget_s: float, rounds: int = 21
-) -> Confirmed | None:
+def confirm_task(state: TaskState, loop: TuningLoop, *, budget_s: float, rounds: int = 21) -> Confirmed | None:
     """Re-measure the task's finalists beside the default and return the best that is surely faster.
 
     Parameters
@@ -57,11 +55,12 @@ def confirm_task(
     if not finalists:
         return None
     jobs = [CompileJob(str(i), instantiate(state.task.dispatch, r.config)) for i, r in enumerate(finalists)]
-    built = {int(o.key): o for o in pool.compile(jobs) if o.status == OK and o.path is not None}
+    built = {int(o.key): o.path for o in loop.pool.compile(jobs) if o.status == OK and o.path is not None}
     order = sorted(built)
-    measurer.open(state.task.dispatch, state.default_artifact)
-    paths = [state.default_artifact] + [p for i in order if (p := built[i].path) is not None]
-    outcome = measurer.compare(paths, rounds=rounds, budget_s=budget_s)
+    default_artifact = loop.ensure_default(state)
+    loop.measurer.open(state.task.dispatch, default_artifact)
+    paths = [default_artifact, *(built[i] for i in order)]
+    outcome = loop.measurer.compare(paths, rounds=rounds, budget_s=budget_s)
     default = outcome.times_us[0]
     held: list[Confirmed] = []
     for place, i in enumerate(order, start=1):
@@ -88,7 +87,11 @@ def confirm_tasks(loop: TuningLoop, reporter: Reporter) -> dict[str, Confirmed]:
     confirmed: dict[str, Confirmed] = {}
     with loop.clock.phase("confirm"):
         for state in promising:
-            found = confirm_task(state, loop.pool, loop.measurer, budget_s=each)
+            try:
+                found = confirm_task(state, loop, budget_s=each)
+            except TuneError as error:  # The default ran before: other tasks may still be confirmed.
+                reporter.warn(f"{state.task.name} is left as it is: {error}")
+                continue
             if found is not None:
                 confirmed[state.key] = found
     return confirmed

@@ -14,16 +14,27 @@ from tuner.profile import DispatchTime, profile_program
 from tuner.program_confirm import Verdict, drop_wrong, judge, slower_in_program
 from tuner.program_timing import compare_programs
 from tuner.progress import Reporter
-from tuner.result import TuneResult, show_us
+from tuner.result import TuneResult
 from tuner.settings import Settings
 from tuner.spec import ProgramView, SpecEntry, check_spec, link_starter, view_program, write_spec
 from tuner.summary import gain_note
+from tuner.tables import show_us
 
 SPEC_NAME = "tuning_spec.mlir"
 
 MIN_PROGRAM_ROUNDS = 11
 PROGRAM_SECONDS = 20.0
 """Default and tuned program are run in turn this often at least, and for about this long at most."""
+
+
+def finish_seconds(prepared: Prepared, settings: Settings) -> float:
+    """Estimate the seconds of :func:`finish_program`: two builds and the view, two profiles, the comparison."""
+    return 3.0 * prepared.compile_s + 2.0 * prepared.profile_s + compare_seconds(settings)
+
+
+def compare_seconds(settings: Settings) -> float:
+    """Seconds for running default and tuned program in turn; a tenth of a short run."""
+    return PROGRAM_SECONDS if settings.seconds is None else min(PROGRAM_SECONDS, 0.1 * settings.seconds)
 
 
 def finish_program(
@@ -194,8 +205,8 @@ class _Finisher:
         return slower_in_program(entries, self._profile(self._prepared.default_vmfb), self._profile(vmfb))
 
     def _seconds(self) -> float:
-        left = self._loop.budget.left_s()
-        return PROGRAM_SECONDS if left is None else min(PROGRAM_SECONDS, max(2.0, left))
+        most, left = compare_seconds(self._settings), self._loop.budget.left_s()
+        return most if left is None else min(most, max(2.0, left))
 
     def _compare(self, vmfb: Path, *, rounds: int = MIN_PROGRAM_ROUNDS) -> Verdict:
         self._reporter.phase("confirm", "default against tuned, in turn")

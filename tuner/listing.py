@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from tuner.clock import PhaseClock
 from tuner.machine import target_machine
 from tuner.prepare import prepare
 from tuner.progress import Reporter
-from tuner.result import short_name, show_us
 from tuner.settings import Settings
 from tuner.spaces.base import space_for
+from tuner.tables import TaskTable, show_count, show_us
 from tuner.task import Task
 
 
@@ -82,23 +81,20 @@ def list_tasks(program: Path, settings: Settings, reporter: Reporter) -> Listing
 
 def show_tasks(listing: Listing, console: Console) -> None:
     """Print the listing."""
-    table = Table(show_edge=False, pad_edge=False)
-    for name in ("task", "root op", "loops"):
-        table.add_column(name, overflow="fold")
-    for name in ("runs", "time", "share", "space"):
-        table.add_column(name, justify="right")
+    table = TaskTable(("root op", "loops", "runs", "time", "share", "space"), left=("root op", "loops"))
     for row in listing.tasks:
         root = row.task.dispatch.root
-        table.add_row(
-            short_name(row.task.name),
+        table.add(
+            row.task.name,
             root.kind if root else "-",
             "x".join(map(str, root.loops)) if root else "-",
             str(row.task.count),
             show_us(row.task.profile_us),
             f"{row.task.share:.1%}",
-            f"{row.space:,}" if not row.not_tunable else f"not tunable: {row.not_tunable}",
+            "-" if row.not_tunable else show_count(row.space),
+            note=f"not tunable: {row.not_tunable}" if row.not_tunable else "",
         )
-    console.print(table)
+    table.print(console)
     console.print(
         f"{len(listing.tasks)} tasks, {show_us(listing.total_us)} of dispatch time on {listing.device}",
         highlight=False,

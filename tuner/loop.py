@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.candidates import Candidates
 from costmodel.problem import Machine
@@ -26,20 +28,22 @@ from tuner.settings import Settings
 from tuner.spaces.base import SearchSpace, space_for
 from tuner.task import Dispatch, Task
 
+CONFIRM_TASK_S = 2.0
+"""Kept back for each task whose best candidate will have to be confirmed."""
+
 RELATED_TASKS = 4
 """A round's outcomes are also told to the searches of at most this many other tasks of the same kind."""
 
 
 @dataclass
 class TaskState:
-    """A task while it is being tuned."""
+    """A task while it is being tuned; search and default are there from its first round on."""
 
     task: Task
     space: SearchSpace
-    search: Search
-    default_artifact: Path
-    default_us: float
-    default_compile_s: float = 0.0
+    search: Search | None = None
+    default_artifact: Path | None = None
+    default_us: float = 0.0
     records: list[Record] = field(default_factory=list)
 
     @property
@@ -103,14 +107,16 @@ class TuningLoop:
         self._reporter = reporter
         self.interrupt = interrupt
         self._open: str | None = None
+        self.finish_s = 0.0
+        """Seconds that the end of the run needs besides confirming each task."""
         self.states: dict[str, TaskState] = {}
 
     def prepare(self, tasks: list[Task]) -> None:
-        """Find each task's search space, build its default and time it.
+        """Find each task's search space, and tell what an earlier part of the run found out.
 
-        A task without a space, or whose default does not run by itself, is marked as not tunable.
+        Nothing is compiled or ranked yet: that waits for a task's first round, so that a short run spends its
+        time on the tasks that it reaches. A task without a space is marked as not tunable.
         """
-        ready: list[tuple[Task, SearchSpace]] = []
         for task in tasks:
             root = task.dispatch.root
             space = None
@@ -118,52 +124,61 @@ class TuningLoop:
                 space = space_for(self._target, root, self._machine, task.dispatch.default_config)
             if space is None:
                 task.dispatch = _not_tunable(task, "the compiler gives no freedom here")
-            else:
-                ready.append((task, space))
-        defaults = self._compile_defaults([task for task, _ in ready])
-        for task, space in ready:
-            if self.interrupt.requested:
-                return
-            built = defaults[task.dispatch.key]
-            if built.status != OK or built.path is None:
-                reason = f"its default config does not compile alone: {built.message}"
-                task.dispatch = _not_tunable(task, reason)
                 continue
-            state = self._start(task, space, built)
-            if state is not None:
-                self.states[state.key] = state
+            state = TaskState(task, space)
+            self.states[state.key] = state
+            self.store.add_task(self.run, task)
+            state.records.extend(self.store.records(self.run, state.key))
+            self.budget.done += len(state.records)
 
-    def _compile_defaults(self, tasks: list[Task]) -> dict[str, CompileOutcome]:
-        jobs = [CompileJob(t.dispatch.key, instantiate(t.dispatch, t.dispatch.default_config)) for t in tasks]
-        with self.clock.phase("compile"):
-            return {outcome.key: outcome for outcome in self.pool.compile(jobs)}
+    def _begin(self, state: TaskState) -> Search:
+        """Build a task's default, time it, and enumerate and rank its candidates for the first time.
 
-    def _start(self, task: Task, space: SearchSpace, built: CompileOutcome) -> TaskState | None:
-        assert built.path is not None
+        Raises
+        ------
+        TuneError
+            If the default doesn't compile or run alone.
+        """
+        self.ensure_default(state)
         with self.clock.phase("measure"):
             try:
-                timing = self.measurer.open(task.dispatch, built.path)
+                self._switch_to(state)
             except TuneError as error:
-                task.dispatch = _not_tunable(task, f"its default config does not run alone: {error}")
-                self._open = None
-                return None
-            self._open = task.dispatch.key
+                raise TuneError(f"its default config does not run alone: {error}") from error
         with self.clock.phase("rank"):
             search = SEARCHES[self._settings.search](
-                space, self._machine, seed=self._settings.seed, limit=self._settings.candidates
+                state.space, self._machine, seed=self._settings.seed, limit=self._settings.candidates
             )
-        state = TaskState(task, space, search, built.path, timing.us, built.seconds)
-        self.store.add_task(self.run, task)
-        known = self.store.records(self.run, state.key)
-        if known:
-            self._learn(state, known, decode_candidates([r.candidate for r in known]))
-            self.budget.done += len(known)
-        return state
+        state.search = search
+        for other in self._related(state):
+            search.tell_related(other.space.root, *_told(other.records))
+        if state.records:  # Of the part of the run before --resume.
+            search.tell(*_told(state.records))
+        return search
+
+    def ensure_default(self, state: TaskState) -> Path:
+        """Build a task's default, once.
+
+        Raises
+        ------
+        TuneError
+            If it doesn't compile alone.
+        """
+        if state.default_artifact is None:
+            dispatch = state.task.dispatch
+            job = CompileJob("default", instantiate(dispatch, dispatch.default_config))
+            with self.clock.phase("compile"):
+                (built,) = self.pool.compile([job])
+            if built.status != OK or built.path is None:
+                raise TuneError(f"its default config does not compile alone: {built.message}")
+            state.default_artifact = built.path
+        return state.default_artifact
 
     def search(self) -> None:
         """Run rounds until the budget is spent, every space is, or the user interrupts."""
         arms = {key: Arm(weight_us=state.weight_us, best_ratio=state.best_ratio) for key, state in self.states.items()}
         allocator = Allocator(arms)
+        self._keep_time_to_confirm()
         while not self.budget.spent and not self.interrupt.requested:
             key = allocator.choose()
             if key is None:
@@ -173,36 +188,47 @@ class TuningLoop:
             if not self._round(state):
                 arms[key].spent = True
             arms[key].update(state.best_ratio, time.monotonic() - began)
+            self._keep_time_to_confirm()
+
+    def _keep_time_to_confirm(self) -> None:
+        promising = sum(1 for s in self.states.values() if s.best_ratio < 1.0)
+        self.budget.confirm_s = self.finish_s + CONFIRM_TASK_S * promising
 
     def _round(self, state: TaskState) -> bool:
-        """Try one round of candidates; False when the task's space is spent."""
+        """Try one round of candidates; False when there is nothing left to try in the task."""
+        self._report(state)
+        try:
+            search = state.search or self._begin(state)
+        except TuneError as error:
+            self._open = None
+            state.task.dispatch = _not_tunable(state.task, str(error))
+            del self.states[state.key]
+            return False
         left = self.budget.trials_left()
         k = self._settings.top_k if left is None else min(self._settings.top_k, left)
         with self.clock.phase("train"):
-            state.search.relearn()
+            search.relearn()
         with self.clock.phase("rank"):
-            proposal = state.search.ask(k)
+            proposal = search.ask(k)
         if not len(proposal):
             return False
-        self._report(state)
         configs = [state.space.attribute(proposal.table, i) for i in range(len(proposal))]
         built = self._compile(state, configs)
         fresh: list[Record] = []
-        tried: list[int] = []
         for row, config in enumerate(configs):
             if row not in built or self.interrupt.requested:
                 continue
-            if self.budget.spent and tried:
+            if self.budget.spent and fresh:
                 break
             record = self._trial(state, proposal, row, config, built[row])
             # On disk before anything else happens, so that a kill -9 costs at most the trial in flight.
             self.store.add(self.run, record)
             self.budget.done += 1
             fresh.append(record)
-            tried.append(row)
+            state.records.append(record)
             self._report(state)
         if fresh:
-            self._learn(state, fresh, proposal.table.take(tried))
+            self._learn(state, fresh)
         return True
 
     def _compile(self, state: TaskState, configs: list[str]) -> dict[int, CompileOutcome]:
@@ -239,21 +265,23 @@ class TuningLoop:
 
     def _switch_to(self, state: TaskState) -> None:
         if self._open != state.key:
-            state.default_us = self.measurer.open(state.task.dispatch, state.default_artifact).us
+            state.default_us = self.measurer.open(state.task.dispatch, self.ensure_default(state)).us
             self._open = state.key
 
-    def _learn(self, state: TaskState, records: list[Record], table: Candidates) -> None:
-        state.records.extend(records)
-        outcomes = np.array([r.log_ratio for r in records])
+    def _learn(self, state: TaskState, records: list[Record]) -> None:
+        """Tell outcomes to the task's own search and to those of tasks like it."""
+        assert state.search is not None
+        table, outcomes = _told(records)
         state.search.tell(table, outcomes)
-        root = state.task.dispatch.root
-        if root is None:
-            return
-        told = 0
-        for other in self.states.values():
-            if other is not state and other.space.root.kind == root.kind and told < RELATED_TASKS:
-                other.search.tell_related(state.search, table, outcomes)
-                told += 1
+        for other in self._related(state):
+            if other.search is not None:
+                other.search.tell_related(state.space.root, table, outcomes)
+
+    def _related(self, state: TaskState) -> list[TaskState]:
+        """Tasks of the same kind that have been tried, or at least begun."""
+        kind = state.space.root.kind
+        others = [s for s in self.states.values() if s is not state and s.space.root.kind == kind and s.records]
+        return others[:RELATED_TASKS]
 
     def _report(self, state: TaskState) -> None:
         failed = sum(1 for s in self.states.values() for r in s.records if not r.ok)
@@ -284,6 +312,11 @@ class TuningLoop:
 def trial_timeout_s(default_us: float) -> float:
     """Seconds after which a running candidate counts as hung: ten times the default's time, at least 5 s."""
     return 5.0 + 10.0 * default_us * 1e-6
+
+
+def _told(records: Sequence[Record]) -> tuple[Candidates, NDArray[np.float64]]:
+    """Give records as what a search is told: the candidates, and log(time / default time) of each."""
+    return decode_candidates([r.candidate for r in records]), np.array([r.log_ratio for r in records])
 
 
 def _not_tunable(task: Task, reason: str) -> Dispatch:

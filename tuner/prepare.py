@@ -37,6 +37,7 @@ class Prepared:
     profile: list[DispatchTime]
     extraction: Extraction
     compile_s: float
+    profile_s: float
 
     @property
     def target(self) -> str:
@@ -87,9 +88,11 @@ def prepare(program_path: Path, settings: Settings, workdir: Path, clock: PhaseC
         function = pick_function(functions(program.mlir, vmfb), settings.function)
         inputs = make_inputs(function, settings.inputs, settings.seed)
         reporter.phase("profile", f"{function.name} on {settings.device}")
+        watch = PhaseClock()
         profile = profile_program(vmfb, settings.device, function.name, inputs, workdir, runs=PROFILE_RUNS)
+        profile_s = watch.total()
         extraction = extract(dump_dir, profile)
-    return Prepared(program, function, inputs, flags, vmfb, dump_dir, profile, extraction, compile_s)
+    return Prepared(program, function, inputs, flags, vmfb, dump_dir, profile, extraction, compile_s, profile_s)
 
 
 def program_timeout_s(profile: Sequence[DispatchTime]) -> float:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from tuner.output_dir import replace_text
+from tuner.tables import TaskTable, show_us
 
 SCHEMA = 1
+
+NOT_SELECTED = "not selected"
+"""Note of a task that was not to be tuned: below the coverage, or not named."""
 
 
 @dataclass(frozen=True)
@@ -121,26 +123,30 @@ class TuneResult:
         return path
 
     def show(self, console: Console) -> None:
-        """Print the result as a table and a verdict."""
-        table = Table(show_edge=False, pad_edge=False)
-        table.add_column("task", no_wrap=True, overflow="ellipsis", ratio=1)
-        table.add_column("root op", no_wrap=True)
-        for name in ("runs", "share", "trials", "failed", "default", "best"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("speedup", justify="right", overflow="fold")
+        """Print the tasks that were to be tuned, in a table, and a verdict."""
+        table = TaskTable(("runs", "share", "trials", "default", "best", "speedup"))
+        others = [t for t in self.tasks if t.note == NOT_SELECTED]
         for t in self.tasks:
-            table.add_row(
-                short_name(t.name),
-                t.root_op,
+            if t.note == NOT_SELECTED:
+                continue
+            trials = str(t.failed + t.measured) + (f" ({t.failed} failed)" if t.failed else "")
+            gain = f"{t.speedup:.2f}x" if t.config else "default"
+            table.add(
+                t.name,
                 str(t.count),
                 f"{t.share:.1%}",
-                str(t.failed + t.measured),
-                str(t.failed),
+                trials,
                 show_us(t.default_us),
                 show_us(t.best_us),
-                f"{t.speedup:.2f}x" if t.config else (t.note or "default is best"),
+                gain,
+                note="" if t.config else t.note,
             )
-        console.print(table)
+        table.print(console)
+        if others:
+            console.print(
+                f"{len(others)} more tasks with {sum(t.share for t in others):.1%} of the time were not to be tuned",
+                highlight=False,
+            )
         for note in self.notes:
             console.print(f"note: {note}", highlight=False, markup=False)
         console.print(self.verdict(), highlight=False, markup=False, soft_wrap=True)
@@ -158,20 +164,6 @@ class TuneResult:
             f"(95 % interval {low:.2f}x to {high:.2f}x), outputs agree\n"
             f"use it: iree-compile --iree-codegen-tuning-spec-path={self.spec_path} ..."
         )
-
-
-def short_name(name: str) -> str:
-    """Cut what all dispatches of a program have in common from a dispatch's name."""
-    return re.sub(r"^.*dispatch_(?=\d)", "", name)
-
-
-def show_us(us: float) -> str:
-    """Write microseconds with a unit that reads well."""
-    if us <= 0:
-        return "-"
-    if us < 1e3:
-        return f"{us:.1f} us"
-    return f"{us / 1e3:.2f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
 
 
 def _round(us: float) -> float:

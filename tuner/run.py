@@ -11,14 +11,15 @@ from pathlib import Path
 from tuner.clock import PhaseClock
 from tuner.confirm import confirm_tasks
 from tuner.extract import Extraction, select
-from tuner.finish import finish_program
+from tuner.finish import finish_program, finish_seconds
 from tuner.machine import fingerprint
 from tuner.output_dir import hold
 from tuner.prepare import prepare
 from tuner.progress import Reporter
-from tuner.result import TuneResult, show_us
+from tuner.result import TuneResult
 from tuner.settings import Settings
 from tuner.summary import task_results
+from tuner.tables import show_us
 from tuner.task import Task
 from tuner.workshop import versions, workshop
 
@@ -74,6 +75,7 @@ def tune_program(program_path: Path, settings: Settings, reporter: Reporter) -> 
         }
         loop = stack.enter_context(workshop(settings, prepared.flags, subject, result, clock=clock, reporter=reporter))
         reporter.phase("tune", f"{len(tasks)} tasks")
+        loop.finish_s = finish_seconds(prepared, settings)
         loop.prepare(tasks)
         loop.search()
         confirmed = confirm_tasks(loop, reporter)

@@ -62,9 +62,9 @@ def tune_dispatch(file: Path, settings: Settings, reporter: Reporter) -> TuneRes
         loop = stack.enter_context(workshop(settings, flags, subject, result, clock=clock, reporter=reporter))
         reporter.phase("tune", dispatch.name)
         loop.prepare([task])
-        if task.dispatch.not_tunable and not loop.interrupt.requested:
-            raise UsageError(f"{file} can't be tuned: {task.dispatch.not_tunable}")
         loop.search()
+        if task.dispatch.not_tunable:
+            raise UsageError(f"{file} can't be tuned: {task.dispatch.not_tunable}")
         confirmed = confirm_tasks(loop, reporter)
         loop.rest()
         result.tasks = task_results([task], loop.states, confirmed)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tuner.confirm import Confirmed
 from tuner.loop import TaskState
-from tuner.result import TaskResult, show_us
+from tuner.result import NOT_SELECTED, TaskResult
+from tuner.tables import show_us
 from tuner.task import Task
 
 
@@ -21,7 +22,7 @@ def task_results(
         records = state.records if state else []
         compiled = [r for r in records if not r.status.startswith("compile_")]
         measured = [r for r in compiled if r.ok]
-        default_us = found.default_us if found else state.default_us if state else task.profile_us
+        default_us = found.default_us if found else (state.default_us if state else 0.0) or task.profile_us
         rows.append(
             TaskResult(
                 name=task.name,
@@ -30,7 +31,7 @@ def task_results(
                 count=task.count,
                 share=task.share,
                 space=state.space.size() if state else 0,
-                ranked=state.search.ranked if state else 0,
+                ranked=state.search.ranked if state and state.search else 0,
                 compiled=len(compiled),
                 failed=len(records) - len(measured),
                 measured=len(measured),
@@ -39,10 +40,21 @@ def task_results(
                 best_us=found.us if found else default_us,
                 speedup=found.speedup if found else 1.0,
                 config=found.record.config if found else "",
-                note=task.dispatch.not_tunable or ("" if state else "not selected"),
+                note=_note(task, state, found),
             )
         )
     return rows
+
+
+def _note(task: Task, state: TaskState | None, found: Confirmed | None) -> str:
+    """Say why a task keeps its default; nothing where it does not."""
+    if task.dispatch.not_tunable:
+        return f"not tunable: {task.dispatch.not_tunable}"
+    if state is None:
+        return NOT_SELECTED
+    if found is not None:
+        return ""
+    return "nothing tried is faster for certain" if state.records else "the budget was spent before its turn"
 
 
 def gain_note(found: Confirmed, task: Task) -> str:

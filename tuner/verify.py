@@ -14,8 +14,8 @@ from tuner.prepare import COMPILE_TIMEOUT_S, prepare, program_timeout_s
 from tuner.program_confirm import Verdict, judge
 from tuner.program_timing import compare_programs
 from tuner.progress import Reporter
-from tuner.result import show_us
 from tuner.settings import Settings
+from tuner.tables import show_us
 from tuner.toolchain import compile_program
 
 

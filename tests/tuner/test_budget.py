@@ -32,6 +32,14 @@ def test_a_budget_of_trials_ends() -> None:
 
 def test_a_budget_of_time_keeps_some_for_confirming() -> None:
     budget = Budget(trials=None, seconds=100.0, started=time.monotonic() - 86.0)
+    assert not budget.spent
+    budget.confirm_s = 15.0
     assert budget.spent
     left = budget.left_s()
     assert left is not None and left > 10
+
+
+def test_a_short_run_keeps_half_of_its_time_for_searching() -> None:
+    budget = Budget(trials=None, seconds=100.0, started=time.monotonic() - 40.0, confirm_s=500.0)
+    left = budget.search_left_s()
+    assert left is not None and 9 < left <= 10

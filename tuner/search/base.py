@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.candidates import Candidates
-from costmodel.problem import Machine
+from costmodel.problem import Machine, RootOp
 from tuner.spaces.base import SearchSpace
 
 
@@ -79,9 +79,9 @@ class Search(ABC):
         self._tried.update(key.tobytes() for key in table.keys())  # noqa: SIM118
 
     def tell_related(  # noqa: B027
-        self, other: Search, table: Candidates, log_ratio: NDArray[np.float64]
+        self, root: RootOp, table: Candidates, log_ratio: NDArray[np.float64]
     ) -> None:
-        """Hear of another task's outcomes in the same run; ignored by searches that do not learn."""
+        """Hear of the outcomes of another task, of root op ``root``; ignored by searches that do not learn."""
 
     def untried(self, table: Candidates) -> NDArray[np.bool_]:
         """Mask the rows that have no outcome yet."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from costmodel.candidates import Candidates
 from costmodel.prior import score as prior_score
-from costmodel.problem import Machine
+from costmodel.problem import Machine, RootOp
 from costmodel.ranker import Ranker
 from tuner.search.base import Proposal, Search
 from tuner.spaces.base import SearchSpace
@@ -144,7 +144,7 @@ class CostModelSearch(Search):
         self._ranker.observe(table, log_ratio)
         self._stale = True
 
-    def tell_related(self, other: Search, table: Candidates, log_ratio: NDArray[np.float64]) -> None:
+    def tell_related(self, root: RootOp, table: Candidates, log_ratio: NDArray[np.float64]) -> None:
         """Learn from another task of the same run."""
-        self._ranker.observe_other(other.space.root, table, log_ratio)
+        self._ranker.observe_other(root, table, log_ratio)
         self._stale = True
