@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner.errors import TuneError, UsageError
+from tuner.workers.spawning import spawn
 
 SUPPORTED_IREE = "3.13"
 """The release line that is tested; IREE's attributes and flags change between releases."""
@@ -27,6 +28,8 @@ _COMPILER, _RUNTIME = "iree-base-compiler", "iree-base-runtime"
 _COMPILER_TOOLS = ("iree-compile", "iree-opt", "iree-import-onnx", "iree-link", "iree-ir-tool")
 # The native binaries, which start faster than the scripts that wrap them and die when they are killed.
 _BINARIES = {_COMPILER: ("iree.compiler", "_mlir_libs"), _RUNTIME: ("iree._runtime_libs", "")}
+
+_LAUNCHER = Path(__file__).parent / "workers" / "launch.py"
 
 _LONGEST_LINE = 280
 _LONGEST_MESSAGE = 600
@@ -113,16 +116,15 @@ def run_tool(
     if os.sep not in command[0]:
         command[0] = str(tool(command[0]))
     name = Path(command[0]).name
+    if not os.access(command[0], os.X_OK):
+        raise TuneError(f"{what}: cannot start {command[0]}: there is no such program")
     try:
-        process = subprocess.Popen(
-            command,
+        process = spawn(
+            [*_dies_with_us(), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
             # A group of its own: a timeout kills all of it, and Ctrl-C reaches the tuner alone.
             start_new_session=True,
         )
@@ -130,7 +132,7 @@ def run_tool(
         raise TuneError(f"{what}: cannot start {command[0]}: {error.strerror}") from error
     with process:
         try:
-            out, err = process.communicate(timeout=timeout_s)
+            out, err = (text.decode(errors="replace") for text in process.communicate(timeout=timeout_s))
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -144,6 +146,13 @@ def run_tool(
     if process.returncode < 0:
         raise TuneError(f"{what}: {name} crashed ({_signal_name(-process.returncode)}): {digest_errors(err)}")
     raise TuneError(f"{what} failed: {digest_errors(err or out)}")
+
+
+def _dies_with_us() -> list[str]:
+    """What to put before a command that must not outlive the tuner, even after a kill -9."""
+    if not sys.platform.startswith("linux"):
+        return []
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid())]
 
 
 def _signal_name(number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -309,11 +310,34 @@ def test_a_timeout_kills_all_that_a_tool_started(tmp_path: Path) -> None:
     with pytest.raises(TuneError, match=r"waiting: sh took longer than 0\.5 s"):
         run_tool(["/bin/sh", "-c", script], timeout_s=0.5, what="waiting")
     assert time.monotonic() - started < 10
-    child = Path("/proc") / (tmp_path / "pid").read_text().strip() / "stat"
+    assert _ends((tmp_path / "pid").read_text())
+
+
+def _ends(pid: str) -> bool:
+    """Whether a process ends within 5 s."""
+    stat = Path("/proc") / pid.strip() / "stat"
     end = time.monotonic() + 5
-    while child.exists() and child.read_text().split()[2] != "Z" and time.monotonic() < end:
+    while stat.exists() and stat.read_text().split()[2] != "Z":
+        if time.monotonic() > end:
+            return False
         time.sleep(0.02)
-    assert not child.exists() or child.read_text().split()[2] == "Z"
+    return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
+def test_a_tool_dies_with_a_tuner_that_is_killed(tmp_path: Path) -> None:
+    script = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 60"
+    call = f"from tuner.toolchain import run_tool; run_tool(['/bin/sh', '-c', {script!r}], what='waiting')"
+    tuner = subprocess.Popen([sys.executable, "-c", call])
+    end = time.monotonic() + 20
+    while not (tmp_path / "pid").exists():
+        assert tuner.poll() is None and time.monotonic() < end
+        time.sleep(0.02)
+    pid = (tmp_path / "pid").read_text()
+    assert (Path("/proc") / pid.strip()).exists()
+    tuner.kill()
+    tuner.wait()
+    assert _ends(pid)
 
 
 def test_failures_of_a_tool_are_short_and_say_why(tmp_path: Path) -> None:
