@@ -83,6 +83,7 @@ def prepare(program_path: Path, settings: Settings, workdir: Path, clock: PhaseC
             dump_dir=dump_dir,
             spec=settings.starter_spec,
             timeout_s=COMPILE_TIMEOUT_S,
+            name=str(program_path),
         )
         compile_s = watch.total()
         function = pick_function(functions(program.mlir, vmfb), settings.function)

@@ -82,6 +82,7 @@ def digest_errors(text: str) -> str:
     telling = re.compile(r"\berror:|\bERROR:|Error:|Unknown command line argument|:\d+: [A-Z_]{5,}; ")
     chosen: list[str] = []
     for line in [line for line in lines if telling.search(line)] or lines[-2:]:
+        line = re.sub(r"<unknown>:0: |\bloc\((\"\"|unknown)\): ", "", line)  # Of a program without locations.
         line = re.sub(r"(dense(?:_resource)?)<[^>]{20,}>", r"\1<...>", " ".join(line.split()))
         if len(line) > _LONGEST_LINE:
             line = line[:_LONGEST_LINE] + " ..."
@@ -290,6 +291,7 @@ def compile_program(
     spec: Path | None = None,
     timeout_s: float | None = None,
     extra: Sequence[str] = (),
+    name: str = "",
 ) -> None:
     """Compile a whole program with iree-compile; ``out`` is written whole or not at all.
 
@@ -304,6 +306,8 @@ def compile_program(
         A tuning spec to apply.
     extra
         More flags, for this compile only.
+    name
+        What to call the program in messages; by default its file.
 
     Raises
     ------
@@ -326,7 +330,7 @@ def compile_program(
             args.append("--iree-codegen-add-tuner-attributes")
         if spec is not None:
             args.append(f"--iree-codegen-tuning-spec-path={spec}")
-        run_tool(args, timeout_s=timeout_s, what=f"compiling {mlir.name}")
+        run_tool(args, timeout_s=timeout_s, what=f"compiling {name or mlir.name}")
         if dump_dir is not None and dumped is not None:
             with disk_errors(dump_dir):
                 for old in dump_dir.glob("*_benchmark.mlir"):
