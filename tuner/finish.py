@@ -105,7 +105,12 @@ class _Finisher:
         """Find the entries to keep; none where the program does not get faster for certain."""
         if not entries:
             return self._default_only(), []
-        vmfb, entries = self._build(entries)
+        vmfb, built = self._build(entries)
+        if vmfb is None and len(entries) > 1:
+            # The compiler does not say which of them it can't do: find out.
+            built = drop_wrong(entries, self._right)
+            vmfb, built = self._build(built)
+        entries = built
         if vmfb is not None and entries:
             slower = self._slower(entries, vmfb)
             if slower:

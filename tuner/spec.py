@@ -83,7 +83,7 @@ def write_spec(
     stage = _best_stage(view, references)
     writer = _Writer(Program(stage.functions.values()), report)
     writer.add(references)
-    text = spec_text(header, writer.texts(), stage.passes if writer.chosen else ())
+    text = spec_text(header, writer.texts(), writer.anchors(), stage.passes if writer.chosen else ())
     _verify(text)
     path.write_text(text, encoding="utf-8")
     return report
@@ -166,14 +166,18 @@ class _Writer:
             self._problem(f"{', '.join(lost)}: can't be told from a dispatch of an entry before it")
         return set(mine) | set(shared)
 
-    def texts(self) -> list[tuple[str, str]]:
+    def anchors(self) -> list[str]:
+        """List the names of ops that matchers start from."""
+        return sorted({name for _, found in self.chosen for name in found.matcher.checks[0].node.role})
+
+    def texts(self) -> list[str]:
         """Write all matchers, in the order in which they are to be tried."""
         out = []
         for entry, found in self.chosen:
             symbol = self._symbol(entry, found)
             names = tuple(sorted(node.function for node in found.targets))
             comment = _comment(entry, names)
-            out.append((symbol, matcher_text(symbol, found.matcher, entry.config, comment)))
+            out.append(matcher_text(symbol, found.matcher, entry.config, comment))
             self._report.matchers.append(WrittenMatcher(symbol, names, len(found.matcher.checks)))
         return out
 

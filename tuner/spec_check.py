@@ -8,10 +8,11 @@ from pathlib import Path
 
 from iree.compiler import ir
 
-from tuner.spec_compile import SPEC_FLAG, try_tool, without_spec_flag
 from tuner.spec_entry import SpecEntry
+from tuner.spec_flag import SPEC_FLAG, without_spec_flag
 from tuner.spec_graph import Function, find_functions
 from tuner.spec_view import RootReference, find_reference, read_module
+from tuner.toolchain import digest_errors, try_tool
 
 
 @dataclass
@@ -80,20 +81,21 @@ def check_spec(
     for stale in dumps.glob("*_benchmark.mlir"):
         stale.unlink()
     done = try_tool(
-        "iree-compile",
         [
-            str(program_mlir),
+            "iree-compile",
+            program_mlir,
             *without_spec_flag(flags),
             f"{SPEC_FLAG}={spec}",
             f"--iree-hal-dump-executable-benchmarks-to={dumps}",
             "--iree-codegen-add-tuner-attributes",
             "-o",
-            str(vmfb),
+            vmfb,
         ],
         timeout_s=timeout_s,
+        what=f"compiling {program_mlir.name} with the tuning spec",
     )
-    if not done.ok:
-        message = f"the program does not compile with the tuning spec: {done.error}"
+    if done.returncode != 0:
+        message = f"the program does not compile with the tuning spec: {digest_errors(done.stderr)}"
         blamed = _find_failing(dumps, flags, entries, workdir, timeout_s)
         return SpecCheck(False, None, [message], blamed)
     check = SpecCheck(True, vmfb)
@@ -115,10 +117,11 @@ def _find_failing(
         for function in find_functions(read_module(path, ir.Context()))
     }
     out = workdir / "one_dispatch.vmfb"
-    alone = [*without_spec_flag(flags), "--compile-from=executable-configurations", "-o", str(out)]
+    alone = [*without_spec_flag(flags), "--compile-from=executable-configurations", "-o", out]
 
     def compiles(name: str) -> bool:
-        return try_tool("iree-compile", [str(by_name[name]), *alone], timeout_s=timeout_s).ok
+        args: list[str | Path] = ["iree-compile", by_name[name], *alone]
+        return try_tool(args, timeout_s=timeout_s, what=f"compiling {name}").returncode == 0
 
     failing = [e for e in entries if not all(compiles(name) for name in e.names if name in by_name)]
     out.unlink(missing_ok=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from iree.compiler import ir
 
 from tuner.errors import TuneError, UsageError
-from tuner.spec_compile import try_tool
 from tuner.spec_graph import walk
+from tuner.toolchain import digest_errors, try_tool
 
 _ENTRY = "iree_codegen.tuning_spec_entrypoint"
 _FAST = "iree_codegen.tuning_spec_with_default_entrypoint"
@@ -64,15 +63,17 @@ def link_starter(spec: Path, starter: Path, out: Path) -> Path:
     draft = out.with_name(out.name + ".unlinked")
     draft.write_text(str(linked), encoding="utf-8")
     try:
-        done = try_tool("iree-opt", ["--iree-codegen-link-tuning-specs", "--mlir-print-local-scope", str(draft)])
+        args: list[str | Path] = ["iree-opt", "--iree-codegen-link-tuning-specs", "--mlir-print-local-scope", draft]
+        done = try_tool(args, what=f"linking {starter}")
     finally:
         draft.unlink()
-    if not done.ok:
-        raise TuneError(f"the starter spec {starter} can't be linked with the new one: {done.error}")
-    if _ENTRY not in done.out:
+    if done.returncode != 0:
+        error = digest_errors(done.stderr)
+        raise TuneError(f"the starter spec {starter} can't be linked with the new one: {error}")
+    if _ENTRY not in done.stdout:
         raise TuneError(f"linking the starter spec {starter} with the new one left no entry point")
     note = f"// Linked with {starter.name}, which leaves alone what this spec has configured.\n"
-    out.write_text(_with_comments(done.out, own_text, note), encoding="utf-8")
+    out.write_text(_with_comments(done.stdout, own_text, note), encoding="utf-8")
     return out
 
 
@@ -114,22 +115,6 @@ def _pass_over_configured(module: ir.Module) -> None:
 
 
 def _with_comments(linked: str, own: str, note: str) -> str:
-    """Put the comments of a spec back into its linked form, which the compiler has written without."""
-    header: list[str] = []
-    pending: list[str] = []
-    comments: dict[str, list[str]] = {}
-    for line in own.splitlines():
-        sequence = re.match(r"\s*transform\.named_sequence @(\w+)", line)
-        if line.startswith("//"):
-            header.append(line)
-        elif line.strip().startswith("//"):
-            pending.append(line.strip())
-        elif sequence:
-            comments[sequence[1]], pending = pending, []
-    out = [*header, note.rstrip()]
-    for line in linked.splitlines():
-        sequence = re.match(r"(\s*)transform\.named_sequence @(\w+)", line)
-        if sequence:
-            out += [sequence[1] + comment for comment in comments.pop(sequence[2], [])]
-        out.append(line)
-    return "\n".join(out) + "\n"
+    """Put the comments of a spec, which the compiler has dropped, before its linked form."""
+    comments = [line.strip() for line in own.splitlines() if line.strip().startswith("//")]
+    return "\n".join([*comments, note.rstrip(), linked.rstrip()]) + "\n"

@@ -18,57 +18,47 @@ _INTS = "!transform.param<i64>"
 
 
 def matcher_text(symbol: str, matcher: Matcher, config: str, comment: Sequence[str]) -> str:
-    """Write one matcher as a named sequence that yields the root op and its config."""
+    """Write one matcher as a sequence that fails at the first check that does not hold, or sets the config."""
     body = _MatcherBody(matcher)
-    lines = [f"// {line}".rstrip() for line in comment]
-    lines += [
-        f"transform.named_sequence @{symbol}(%op: {_OP} {{transform.readonly}})",
-        f"    -> ({_OP}, {_PARAM}) {{",
+    lines = [
+        *(f"// {line}".rstrip() for line in (symbol, *comment)),
+        f"transform.sequence %candidate : {_OP} failures(propagate) {{",
+        f"^bb0(%op: {_OP}):",
         *textwrap.indent("\n".join(body.lines), "  ").split("\n"),
+        f"  transform.iree.match.has_no_lowering_config {body.root} : {_OP}",
         f"  %config = transform.param.constant {config}",
         f"    -> {_PARAM}",
-        f"  transform.yield {body.root}, %config : {_OP}, {_PARAM}",
+        f'  transform.annotate {body.root} "compilation_info" = %config : {_OP}, {_PARAM}',
         "}",
     ]
     return "\n".join(lines)
 
 
-def spec_text(header: str, matchers: Sequence[tuple[str, str]], passes: Sequence[str]) -> str:
+def spec_text(header: str, matchers: Sequence[str], anchors: Sequence[str], passes: Sequence[str]) -> str:
     """Write a whole spec.
+
+    It is one named sequence with all matchers inside, where ``foreach_match`` would take a named sequence for
+    each. IREE reads a spec while it holds a lock, and MLIR verifies several named sequences in parallel: a
+    thread that waits for that may meanwhile begin with another dispatch, want the same lock, and never get it.
+    (IREE 3.13; about one compile of a large program in eight hung.) A single sequence is verified at once.
 
     Parameters
     ----------
     header
         The first comment.
     matchers
-        Symbol and text of each, in the order in which they are tried.
+        Text of each, in the order in which they are tried.
+    anchors
+        Names of the ops that some matcher starts from.
     passes
-        Passes that are run on each dispatch before it is matched. With none (and some matcher) the spec has
-        the form that the compiler links fastest, by merging its matchers with those of other specs.
+        Passes that are run on each dispatch before it is matched.
     """
     comment = "\n".join(f"// {line}".rstrip() for line in header.splitlines())
-    fast = bool(matchers) and not passes
-    attributes = "transform.with_named_sequence"
-    if fast:
-        attributes += ", iree_codegen.tuning_spec_with_default_entrypoint"
-    parts = []
-    if matchers:
-        parts.append(_ACTION)
-        parts += [text for _, text in matchers]
-    parts.append(_entry_text([symbol for symbol, _ in matchers], passes))
-    body = textwrap.indent("\n\n".join(parts), "  ")
-    return f"{comment}\nmodule @iree_tune_spec attributes {{{attributes}}} {{\n{body}\n}}\n"
+    body = textwrap.indent(_entry_text(matchers, anchors, passes), "  ")
+    return f"{comment}\nmodule @iree_tune_spec attributes {{transform.with_named_sequence}} {{\n{body}\n}}\n"
 
 
-_ACTION = f"""\
-transform.named_sequence @apply_op_config(%op: {_OP} {{transform.readonly}},
-                                          %config: {_PARAM} {{transform.readonly}}) {{
-  transform.annotate %op "compilation_info" = %config : {_OP}, {_PARAM}
-  transform.yield
-}}"""
-
-
-def _entry_text(symbols: Sequence[str], passes: Sequence[str]) -> str:
+def _entry_text(matchers: Sequence[str], anchors: Sequence[str], passes: Sequence[str]) -> str:
     lines = [
         f"transform.named_sequence @__kernel_config(%dispatch: {_OP} {{transform.consumed}}) -> {_OP}",
         "    attributes {iree_codegen.tuning_spec_entrypoint} {",
@@ -84,11 +74,19 @@ def _entry_text(symbols: Sequence[str], passes: Sequence[str]) -> str:
         lines.append(f'  %prepared{i} = transform.apply_registered_pass "{name}" to {handle}')
         lines.append(f"    : ({_OP}) -> {_OP}")
         handle = f"%prepared{i}"
-    if symbols:
-        lines.append(f"  %done = transform.foreach_match in {handle}")
-        lines.append(",\n".join(f"    @{symbol} -> @apply_op_config" for symbol in symbols))
-        lines.append(f"    : ({_OP}) -> {_OP}")
-        handle = "%done"
+    if matchers:
+        names = ", ".join(f'"{name}"' for name in anchors)
+        lines += [
+            f"  %ops = transform.structured.match ops{{[{names}]}} in {handle} : ({_OP}) -> {_OP}",
+            f"  transform.foreach %ops : {_OP} {{",
+            f"  ^bb0(%each: {_OP}):",
+            "    // Where one of these fails, the next is tried; an op that has a config keeps it.",
+            f"    transform.sequence %each : {_OP} failures(suppress) {{",
+            f"    ^bb0(%candidate: {_OP}):",
+            textwrap.indent("\n\n".join(matchers), "      "),
+            "    }",
+            "  }",
+        ]
     return "\n".join([*lines, f"  transform.yield {handle} : {_OP}", "}"])
 
 

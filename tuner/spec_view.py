@@ -10,9 +10,10 @@ from pathlib import Path
 from iree.compiler import ir
 
 from tuner.errors import TuneError
-from tuner.spec_compile import SPEC_FLAG, try_tool, without_spec_flag
+from tuner.spec_flag import SPEC_FLAG, without_spec_flag
 from tuner.spec_graph import CONFIG_ATTRIBUTES, Function, Node, across_configuration, find_functions
 from tuner.task import Dispatch
+from tuner.toolchain import run_tool
 
 _ENCODING = "iree-codegen-materialize-device-encoding"
 _CPU_STEPS = (
@@ -94,10 +95,10 @@ def view_program(program: Path, flags: Sequence[str], workdir: Path, *, timeout_
     stages = stage_passes(flags)
     probe.write_text(_probe_text(stages), encoding="utf-8")
     configured = workdir / "view_configured.mlir"
-    done = try_tool(
-        "iree-compile",
+    done = run_tool(
         [
-            str(program),
+            "iree-compile",
+            program,
             *without_spec_flag(flags),
             f"{SPEC_FLAG}={probe}",
             "--compile-to=executable-configurations",
@@ -106,14 +107,13 @@ def view_program(program: Path, flags: Sequence[str], workdir: Path, *, timeout_
             # The custom form leaves out some attributes, and matchers compare all of them.
             "--mlir-print-op-generic",
             "-o",
-            str(configured),
+            configured,
         ],
         timeout_s=timeout_s,
+        what=f"compiling {program.name} to see its dispatches",
     )
     configured.unlink(missing_ok=True)
-    if not done.ok:
-        raise TuneError(f"{program} does not compile: {done.error}")
-    return parse_view(done.out, stages)
+    return parse_view(done.stdout, stages)
 
 
 def _probe_text(stages: Sequence[tuple[str, ...]]) -> str:

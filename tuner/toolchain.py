@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner.errors import TuneError, UsageError
-from tuner.workers.spawning import spawn
+from tuner.tool_process import Stalled, run_process
 
 SUPPORTED_IREE = "3.13"
 """The release line that is tested; IREE's attributes and flags change between releases."""
@@ -29,7 +29,10 @@ _COMPILER_TOOLS = ("iree-compile", "iree-opt", "iree-import-onnx", "iree-link", 
 # The native binaries, which start faster than the scripts that wrap them and die when they are killed.
 _BINARIES = {_COMPILER: ("iree.compiler", "_mlir_libs"), _RUNTIME: ("iree._runtime_libs", "")}
 
-_LAUNCHER = Path(__file__).parent / "workers" / "launch.py"
+STALL_S = 20.0
+TRIES = 3
+"""A compiler that has used no processor time for this long is started again, so many times in all: a deadlock
+depends on the order in which its threads get to run."""
 
 _LONGEST_LINE = 280
 _LONGEST_MESSAGE = 600
@@ -113,47 +116,47 @@ def run_tool(
     TuneError
         If it can't be started, fails, crashes or takes too long.
     """
+    done = try_tool(args, timeout_s=timeout_s, what=what, cwd=cwd)
+    if done.returncode == 0:
+        return done
+    name = Path(done.args[0]).name
+    if os.strerror(errno.ENOSPC) in done.stderr:
+        raise TuneError(f"{what}: no space left on the disk")
+    if done.returncode < 0:
+        raise TuneError(f"{what}: {name} crashed ({_signal_name(-done.returncode)}): {digest_errors(done.stderr)}")
+    raise TuneError(f"{what} failed: {digest_errors(done.stderr or done.stdout)}")
+
+
+def try_tool(
+    args: Sequence[str | Path], *, timeout_s: float | None = None, what: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as :func:`run_tool` does; but its failure is an answer.
+
+    Raises
+    ------
+    TuneError
+        If it can't be started, takes too long, or stops working again and again.
+    """
     command = [str(a) for a in args]
     if os.sep not in command[0]:
         command[0] = str(tool(command[0]))
     name = Path(command[0]).name
     if not os.access(command[0], os.X_OK):
         raise TuneError(f"{what}: cannot start {command[0]}: there is no such program")
-    try:
-        process = spawn(
-            [*_dies_with_us(), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            # A group of its own: a timeout kills all of it, and Ctrl-C reaches the tuner alone.
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise TuneError(f"{what}: cannot start {command[0]}: {error.strerror}") from error
-    with process:
+    stall_s = STALL_S if name in _COMPILER_TOOLS else None
+    for _ in range(TRIES):
         try:
-            out, err = (text.decode(errors="replace") for text in process.communicate(timeout=timeout_s))
-        except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise TuneError(f"{what}: {name} took longer than {timeout_s:g} s and was stopped") from None
-            raise
-    if process.returncode == 0:
-        return subprocess.CompletedProcess(command, 0, out, err)
-    if os.strerror(errno.ENOSPC) in err:
-        raise TuneError(f"{what}: no space left on the disk")
-    if process.returncode < 0:
-        raise TuneError(f"{what}: {name} crashed ({_signal_name(-process.returncode)}): {digest_errors(err)}")
-    raise TuneError(f"{what} failed: {digest_errors(err or out)}")
-
-
-def _dies_with_us() -> list[str]:
-    """What to put before a command that must not outlive the tuner, even after a kill -9."""
-    if not sys.platform.startswith("linux"):
-        return []
-    return [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid())]
+            return run_process(command, timeout_s=timeout_s, stall_s=stall_s, cwd=cwd)
+        except subprocess.TimeoutExpired:
+            raise TuneError(f"{what}: {name} took longer than {timeout_s:g} s and was stopped") from None
+        except OSError as error:
+            raise TuneError(f"{what}: cannot start {command[0]}: {error.strerror}") from error
+        except Stalled:
+            continue
+    raise TuneError(
+        f"{what}: {name} stopped working {TRIES} times. IREE {SUPPORTED_IREE} can block itself when it reads a tuning "
+        "spec with several named sequences; with the compile flag --mlir-disable-threading it can't"
+    )
 
 
 def _signal_name(number: int) -> str:

@@ -324,6 +324,21 @@ def _ends(pid: str) -> bool:
     return True
 
 
+def test_a_tool_that_stops_working_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time it hangs without using the processor, as a deadlocked compiler does."""
+    fake = tmp_path / "iree-opt"
+    fake.write_text(f"#!/bin/sh\nif mkdir {tmp_path}/once 2>/dev/null; then exec sleep 60; fi\necho done\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(toolchain, "STALL_S", 0.5)
+    assert run_tool([fake], what="trying").stdout == "done\n"
+    fake.write_text("#!/bin/sh\nexec sleep 60\n")
+    with pytest.raises(TuneError, match=r"iree-opt stopped working 3 times.*--mlir-disable-threading"):
+        run_tool([fake], what="trying")
+    # What computes is left to its end, however long it is silent.
+    fake.write_text("#!/bin/sh\ni=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; echo counted\n")
+    assert run_tool([fake], what="trying").stdout == "counted\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
 def test_a_tool_dies_with_a_tuner_that_is_killed(tmp_path: Path) -> None:
     script = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 60"

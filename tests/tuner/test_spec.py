@@ -246,8 +246,8 @@ def test_spec_is_readable(pairs: Built, tmp_path: Path) -> None:
     assert "// Loops: 32, 48, 64 (reduction)\n" in text
     assert "// Measured: 1.50x, 12.0 us to 8.0 us\n" in text
     assert [m.symbol for m in report.matchers] == ["match_matmul_32x48x64_f32_0"]
-    # The form that the compiler needs no linking for.
-    assert "iree_codegen.tuning_spec_with_default_entrypoint" in text
+    # With more named sequences the compiler may hang.
+    assert text.count("transform.named_sequence") == 1
     again = tmp_path / "again.mlir"
     write_spec([entry], pairs.others([entry]), "Made by X\nfor Y", again, view=pairs.view)
     assert again.read_text() == text
