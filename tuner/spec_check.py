@@ -117,7 +117,7 @@ def _find_failing(
         for function in find_functions(read_module(path, ir.Context()))
     }
     out = workdir / "one_dispatch.vmfb"
-    alone = [*without_spec_flag(flags), "--compile-from=executable-configurations", "-o", out]
+    alone: list[str | Path] = [*without_spec_flag(flags), "--compile-from=executable-configurations", "-o", out]
 
     def compiles(name: str) -> bool:
         args: list[str | Path] = ["iree-compile", by_name[name], *alone]
