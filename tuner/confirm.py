@@ -57,11 +57,11 @@ def confirm_task(state: TaskState, loop: TuningLoop, *, budget_s: float, rounds:
     jobs = [CompileJob(str(i), instantiate(state.task.dispatch, r.config)) for i, r in enumerate(finalists)]
     built = {int(o.key): o.path for o in loop.pool.compile(jobs) if o.status == OK and o.path is not None}
     order = sorted(built)
-    default_artifact = loop.ensure_default(state)
-    loop.measurer.open(state.task.dispatch, default_artifact)
-    paths = [default_artifact, *(built[i] for i in order)]
+    loop.open(state)
+    paths = [loop.ensure_default(state), *(built[i] for i in order)]
     outcome = loop.measurer.compare(paths, rounds=rounds, budget_s=budget_s)
     default = outcome.times_us[0]
+    state.default_times_us.append(_median(default))
     held: list[Confirmed] = []
     for place, i in enumerate(order, start=1):
         times = outcome.times_us[place]

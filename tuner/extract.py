@@ -46,6 +46,16 @@ def extract(dump_dir: Path, profile: Sequence[DispatchTime]) -> Extraction:
     return Extraction(sorted(tasks.values(), key=lambda t: -t.share), total)
 
 
+def settle_times(tasks: Sequence[Task], profile: Sequence[DispatchTime]) -> None:
+    """Put a second profile of the same program into the tasks' times: the machine's speed changes in between."""
+    again = {t.key: t for t in profile}
+    for task in tasks:
+        runs = [again[name] for name in task.names if name in again]
+        count = sum(t.count for t in runs)
+        if count:
+            task.profile_us = (task.profile_us + sum(t.count * t.mean_us for t in runs) / count) / 2
+
+
 def _not_dumped(name: str) -> Dispatch:
     """Stand for a dispatch without a dumped benchmark: one with dynamic sizes, or no code of its own."""
     reason = (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.confirm import Confirmed
+from tuner.extract import settle_times
 from tuner.loop import TuningLoop
 from tuner.output_dir import replace_text
 from tuner.prepare import COMPILE_TIMEOUT_S, PROFILE_RUNS, Prepared, program_timeout_s
@@ -207,7 +208,9 @@ class _Finisher:
 
     def _slower(self, entries: Sequence[SpecEntry], vmfb: Path) -> list[SpecEntry]:
         self._reporter.phase("confirm", "each dispatch inside the program")
-        return slower_in_program(entries, self._profile(self._prepared.default_vmfb), self._profile(vmfb))
+        default = self._profile(self._prepared.default_vmfb)
+        settle_times(self._prepared.extraction.tasks, default)
+        return slower_in_program(entries, default, self._profile(vmfb))
 
     def _seconds(self) -> float:
         most, left = compare_seconds(self._settings), self._loop.budget.left_s()

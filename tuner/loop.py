@@ -43,13 +43,18 @@ class TaskState:
     space: SearchSpace
     search: Search | None = None
     default_artifact: Path | None = None
-    default_us: float = 0.0
+    default_times_us: list[float] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
 
     @property
     def key(self) -> str:
         """The task's key in records."""
         return self.task.dispatch.key
+
+    @property
+    def default_us(self) -> float:
+        """The default's typical time of one run, over all times that the task was taken up; 0 before the first."""
+        return float(np.median(self.default_times_us)) if self.default_times_us else 0.0
 
     @property
     def weight_us(self) -> float:
@@ -265,8 +270,20 @@ class TuningLoop:
 
     def _switch_to(self, state: TaskState) -> None:
         if self._open != state.key:
-            state.default_us = self.measurer.open(state.task.dispatch, self.ensure_default(state)).us
-            self._open = state.key
+            self.open(state)
+
+    def open(self, state: TaskState) -> None:
+        """Take up a task in the measuring process, and time its default.
+
+        Raises
+        ------
+        TuneError
+            If the default doesn't compile or run.
+        """
+        self._open = None
+        timing = self.measurer.open(state.task.dispatch, self.ensure_default(state))
+        state.default_times_us.append(timing.us)
+        self._open = state.key
 
     def _learn(self, state: TaskState, records: list[Record]) -> None:
         """Tell outcomes to the task's own search and to those of tasks like it."""

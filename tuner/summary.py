@@ -22,7 +22,7 @@ def task_results(
         records = state.records if state else []
         compiled = [r for r in records if not r.status.startswith("compile_")]
         measured = [r for r in compiled if r.ok]
-        default_us = found.default_us if found else (state.default_us if state else 0.0) or task.profile_us
+        default_us = (state.default_us if state else 0.0) or task.profile_us
         rows.append(
             TaskResult(
                 name=task.name,
@@ -37,7 +37,7 @@ def task_results(
                 measured=len(measured),
                 profile_us=task.profile_us,
                 default_us=default_us,
-                best_us=found.us if found else default_us,
+                best_us=default_us / found.speedup if found else default_us,
                 speedup=found.speedup if found else 1.0,
                 config=found.record.config if found else "",
                 note=_note(task, state, found),
