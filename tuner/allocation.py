@@ -63,16 +63,37 @@ class Allocator:
     ----------
     arms
         One per task, by task key.
+    coverage
+        Part of the program's time, 0 to 1, that the tasks to tune make up together with what can't be tuned.
+        It is of the time as it is by now: when a large task has become fast, smaller ones come to count.
+    rest_us
+        Time of what can't be tuned, in microseconds.
     """
 
-    def __init__(self, arms: dict[str, Arm]) -> None:
+    def __init__(self, arms: dict[str, Arm], *, coverage: float = 1.0, rest_us: float = 0.0) -> None:
         self.arms = arms
+        self.due: set[str] = set()
+        """Tasks that have come to count at some time."""
+        self._coverage = coverage
+        self._rest_us = rest_us
 
     def choose(self) -> str | None:
         """Return the key of the task to try next, or None when every space is spent."""
-        live = {key: arm for key, arm in self.arms.items() if not arm.spent}
+        self._take_in()
+        live = {key: self.arms[key] for key in self.arms if key in self.due and not self.arms[key].spent}
         if not live:
             return None
         known = [arm.seconds_per_round for arm in live.values() if arm.rounds]
         usual = sum(known) / len(known) if known else 1.0
         return max(live, key=lambda key: live[key].value(live[key].seconds_per_round if live[key].rounds else usual))
+
+    def _take_in(self) -> None:
+        """Add the largest tasks until they cover enough of the time."""
+        now = {key: arm.weight_us * arm.best_ratio for key, arm in self.arms.items()}
+        wanted = self._coverage * (self._rest_us + sum(now.values()))
+        covered = self._rest_us
+        for key in sorted(now, key=lambda key: -now[key]):
+            if covered >= wanted * (1 - 1e-9):
+                return
+            covered += now[key]
+            self.due.add(key)

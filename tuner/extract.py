@@ -67,7 +67,7 @@ def _not_dumped(name: str) -> Dispatch:
 
 
 def select(tasks: Sequence[Task], *, coverage: float, names: Sequence[str]) -> list[Task]:
-    """Choose the tasks to tune.
+    """Choose the tasks to tune, as far as is known before anything is tuned.
 
     Parameters
     ----------

@@ -45,6 +45,8 @@ class TaskState:
     default_artifact: Path | None = None
     default_times_us: list[float] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    due: bool = False
+    """Whether it is one of the tasks to tune."""
 
     @property
     def key(self) -> str:
@@ -179,15 +181,23 @@ class TuningLoop:
             state.default_artifact = built.path
         return state.default_artifact
 
-    def search(self) -> None:
-        """Run rounds until the budget is spent, every space is, or the user interrupts."""
+    def search(self, *, coverage: float = 1.0, rest_us: float = 0.0) -> None:
+        """Run rounds until the budget is spent, every space is, or the user interrupts.
+
+        Parameters
+        ----------
+        coverage, rest_us
+            Which tasks to tune; see :class:`tuner.allocation.Allocator`.
+        """
         arms = {key: Arm(weight_us=state.weight_us, best_ratio=state.best_ratio) for key, state in self.states.items()}
-        allocator = Allocator(arms)
+        allocator = Allocator(arms, coverage=coverage, rest_us=rest_us)
         self._keep_time_to_confirm()
         while not self.budget.spent and not self.interrupt.requested:
             key = allocator.choose()
             if key is None:
                 return
+            for due in allocator.due & self.states.keys():
+                self.states[due].due = True
             state = self.states[key]
             began = time.monotonic()
             if not self._round(state):

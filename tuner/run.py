@@ -66,23 +66,28 @@ def tune_program(program_path: Path, settings: Settings, reporter: Reporter) -> 
             versions=versions(),
             output_dir=settings.output_dir,
         )
-        tasks = select(prepared.extraction.tasks, coverage=settings.coverage, names=settings.task_names)
-        describe_tasks(tasks, prepared.extraction, reporter)
+        extraction = prepared.extraction
+        tasks = [t for t in extraction.tasks if t.tunable]
+        coverage = settings.coverage
+        first = select(extraction.tasks, coverage=coverage, names=settings.task_names)
+        if settings.task_names:
+            tasks, coverage = first, 1.0
+        describe_tasks(first, extraction, reporter)
         subject = {
             "digest": prepared.program.digest,
             "function": prepared.function.name,
             "inputs": [[str(array.dtype), list(array.shape)] for array in prepared.inputs],
         }
         loop = stack.enter_context(workshop(settings, prepared.flags, subject, result, clock=clock, reporter=reporter))
-        reporter.phase("tune", f"{len(tasks)} tasks")
+        reporter.phase("tune", f"{len(first)} tasks")
         loop.finish_s = finish_seconds(prepared, settings)
         loop.prepare(tasks)
-        loop.search()
+        loop.search(coverage=coverage, rest_us=sum(t.profile_us * t.count for t in extraction.tasks if not t.tunable))
         confirmed = confirm_tasks(loop, reporter)
         loop.rest()
         with clock.phase("confirm"):
             finish_program(prepared, settings, confirmed, loop, result, workdir, reporter)
-        result.tasks = task_results(prepared.extraction.tasks, loop.states, confirmed)
+        result.tasks = task_results(extraction.tasks, loop.states, confirmed)
         loop.finish(result)
         result.save()
         return result

@@ -50,10 +50,10 @@ def _note(task: Task, state: TaskState | None, found: Confirmed | None) -> str:
     """Say why a task keeps its default; nothing where it does not."""
     if task.dispatch.not_tunable:
         return f"not tunable: {task.dispatch.not_tunable}"
-    if state is None:
-        return NOT_SELECTED
     if found is not None:
         return ""
+    if state is None or not (state.due or state.records):
+        return NOT_SELECTED
     return "nothing tried is faster for certain" if state.records else "the budget was spent before its turn"
 
 

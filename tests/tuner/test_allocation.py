@@ -42,3 +42,22 @@ def test_the_best_ratio_never_gets_worse() -> None:
     arm.update(0.5, 1.0)
     arm.update(0.8, 1.0)
     assert arm.best_ratio == pytest.approx(0.5)
+
+
+def test_small_tasks_come_to_count_when_the_large_one_is_fast() -> None:
+    arms = {"large": Arm(970.0), "small": Arm(20.0), "tiny": Arm(0.1)}
+    allocator = Allocator(arms, coverage=0.95, rest_us=5.0)
+    for ratio in (1.0, 1.0, 0.9):
+        assert allocator.choose() == "large" and allocator.due == {"large"}
+        arms["large"].update(ratio, seconds=1.0)
+    arms["large"].update(0.05, seconds=1.0)
+    allocator.choose()
+    assert allocator.due == {"large", "small"}
+    arms["large"].spent = arms["small"].spent = True
+    assert allocator.choose() is None, "the tiny one is not worth it"
+
+
+def test_what_can_not_be_tuned_counts_as_covered() -> None:
+    allocator = Allocator({"a": Arm(60.0), "b": Arm(5.0)}, coverage=0.9, rest_us=35.0)
+    allocator.choose()
+    assert allocator.due == {"a"}

@@ -36,7 +36,7 @@ def conv_grid(loops: Loops, machine: Machine, parsed: Parsed) -> PipelineGrid | 
         loops=loops,
         chains=tuple(chains),
         limits=bounds,
-        peelings=(False, True),
+        # Peeling leaves the convolution to scalar code: 25 times slower.
         draw=PlausibleVectors(loops, chains, True, machine.vector_registers, UNEVEN, loops.windows),
         default=parsed.tiles,
         uneven=UNEVEN,

@@ -95,6 +95,6 @@ def _rows(root: RootOp) -> int:
         if not operand.output and operand.access
     )
     if PARALLEL in root.iterators and set(root.iterators) != {PARALLEL} and plain and root.consumers:
-        # One producer initialises the result and one consumer may scale it. With more, there are other reductions.
-        return 2 if root.producers + root.consumers >= 3 else 1
+        # A consumer may scale the result. With producers besides (fills don't count), there are other reductions.
+        return 2 if root.producers else 1
     return 0

@@ -1,0 +1,308 @@
+"""Search spaces of every kind of root op that must be tunable, on dispatches that the compiler makes."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.candidates import LEVELS, PIPELINES, Candidates
+from tests.tuner.test_compiling import FLAGS
+from tests.tuner.test_spec import KINDS
+from tuner.compiling import CompileJob, CompilePool
+from tuner.dispatch import instantiate, parse_dispatch
+from tuner.machine import target_machine
+from tuner.spaces.base import SearchSpace, space_for
+from tuner.spaces.llvmcpu_attribute import parse
+from tuner.task import Dispatch
+from tuner.toolchain import compile_program
+
+VECTOR_PARALLEL, VECTOR_REDUCTION = LEVELS.index("vector_common_parallel"), LEVELS.index("vector_reduction")
+
+
+def function(name: str, result: str, *arguments: str, body: str) -> str:
+    listed = ", ".join(f"%a{i}: tensor<{t}>" for i, t in enumerate(arguments))
+    dtype = result.split("x")[-1]
+    zero = "0" if dtype.startswith("i") else "0.0"
+    return textwrap.dedent(f"""
+        func.func @{name}({listed}) -> tensor<{result}> {{
+          %zero = arith.constant {zero} : {dtype}
+          %empty = tensor.empty() : tensor<{result}>
+          %init = linalg.fill ins(%zero : {dtype}) outs(%empty : tensor<{result}>) -> tensor<{result}>
+          %r = {body} -> tensor<{result}>
+          return %r : tensor<{result}>
+        }}
+    """)
+
+
+def named(name: str, op: str, result: str, *arguments: str) -> str:
+    values = ", ".join(f"%a{i}" for i in range(len(arguments)))
+    types = ", ".join(f"tensor<{t}>" for t in arguments)
+    body = f"linalg.{op} ins({values} : {types}) outs(%init : tensor<{result}>)"
+    return function(name, result, *arguments, body=body)
+
+
+def generic(name: str, maps: str, iterators: str, code: str, result: str, *arguments: str) -> str:
+    """Write a linalg.generic; ``maps`` as "(m, n, k) -> m k; n k; m n", ``iterators`` as "ppr"."""
+    loops, accesses = maps.split("->")
+    spelled = ", ".join(
+        f"affine_map<{loops.strip()} -> ({', '.join(access.split())})>" for access in accesses.split(";")
+    )
+    kinds = ", ".join({"p": '"parallel"', "r": '"reduction"'}[c] for c in iterators)
+    values = ", ".join(f"%a{i}" for i in range(len(arguments)))
+    types = ", ".join(f"tensor<{t}>" for t in arguments)
+    dtypes = [t.split("x")[-1] for t in arguments]
+    block = ", ".join([*(f"%x{i}: {t}" for i, t in enumerate(dtypes)), f"%acc: {result.split('x')[-1]}"])
+    body = (
+        f"linalg.generic {{indexing_maps = [{spelled}], iterator_types = [{kinds}]}} ins({values} : {types}) "
+        f"outs(%init : tensor<{result}>) {{\n^bb0({block}):\n{code}\n}}"
+    )
+    return function(name, result, *arguments, body=body)
+
+
+MULTIPLY_ADD = "%p = arith.mulf %x0, %x1 : f32\n%s = arith.addf %acc, %p : f32\nlinalg.yield %s : f32"
+
+PLAIN = "".join(
+    [
+        named("matmul", "matmul", "96x112xf32", "96x80xf32", "80x112xf32"),
+        named("matmul_f16", "matmul", "96x112xf16", "96x80xf16", "80x112xf16"),
+        named("matmul_bf16", "matmul", "96x112xf32", "96x80xbf16", "80x112xbf16"),
+        named("matmul_i8", "matmul", "96x112xi32", "96x80xi8", "80x112xi8"),
+        named("batch_matmul", "batch_matmul", "4x48x64xf32", "4x48x80xf32", "4x80x64xf32"),
+        named("matvec", "matvec", "512xf32", "512x256xf32", "256xf32"),
+        generic("swapped", "(m, n, k) -> k n; m k; m n", "ppr", MULTIPLY_ADD, "96x112xf32", "80x112xf32", "96x80xf32"),
+        named("conv1d", "conv_1d_ncw_fcw", "2x48x125xf32", "2x32x129xf32", "48x32x5xf32"),
+        generic(
+            "conv1d_generic",
+            "(o, w, c, k) -> c w+k; o c k; o w",
+            "pprr",
+            MULTIPLY_ADD,
+            "48x125xf32",
+            "32x129xf32",
+            "48x32x5xf32",
+        ),
+        named("conv_nchw", "conv_2d_nchw_fchw", "1x32x28x28xf32", "1x16x30x30xf32", "32x16x3x3xf32"),
+        named("conv_nhwc", "conv_2d_nhwc_hwcf", "1x28x28x32xf32", "1x30x30x16xf32", "3x3x16x32xf32"),
+        named("conv_nhwc_f16", "conv_2d_nhwc_hwcf", "1x28x28x32xf16", "1x30x30x16xf16", "3x3x16x32xf16"),
+        named("conv_nhwc_i8", "conv_2d_nhwc_hwcf", "1x28x28x32xi32", "1x30x30x16xi8", "3x3x16x32xi8"),
+        named("grouped", "conv_2d_ngchw_gfchw", "1x2x16x28x28xf32", "1x2x8x30x30xf32", "2x16x8x3x3xf32"),
+        named("depthwise", "depthwise_conv_2d_nhwc_hwc", "1x28x28x64xf32", "1x30x30x64xf32", "3x3x64xf32"),
+        named("depthwise_nchw", "depthwise_conv_2d_nchw_chw", "1x64x28x28xf32", "1x64x30x30xf32", "64x3x3xf32"),
+        generic(
+            "depthwise_generic",
+            "(c, w, k) -> c w+k; c k; c w",
+            "ppr",
+            MULTIPLY_ADD,
+            "64x124xf32",
+            "64x128xf32",
+            "64x5xf32",
+        ),
+        named("pooling", "pooling_nchw_max", "1x32x28x28xf32", "1x32x30x30xf32", "3x3xf32"),
+        generic(
+            "reduction",
+            "(m, k) -> m k; m",
+            "pr",
+            "%s = arith.addf %acc, %x0 : f32\nlinalg.yield %s : f32",
+            "256xf32",
+            "256x512xf32",
+        ),
+        generic(
+            "elementwise",
+            "(m, n) -> m n; n; m n",
+            "pp",
+            "%s = arith.addf %x0, %x1 : f32\n%m = arith.maximumf %s, %x0 : f32\nlinalg.yield %m : f32",
+            "256x512xf32",
+            "256x512xf32",
+            "512xf32",
+        ),
+        function(
+            "unpacked",
+            "96x112xf32",
+            "12x14x8x8xf32",
+            body="linalg.unpack %a0 inner_dims_pos = [0, 1] inner_tiles = [8, 8] into %init : tensor<12x14x8x8xf32>",
+        ),
+        generic("transposed", "(m, n) -> n m; m n", "pp", "linalg.yield %x0 : f32", "256x512xf32", "512x256xf32"),
+    ]
+)
+
+# How many configs there are at least, and what the dispatch's root op is taken for.
+EXPECTED = {
+    "matmul": ("matmul", 10_000),
+    "matmul_f16": ("matmul", 10_000),
+    "matmul_bf16": ("matmul", 10_000),
+    "matmul_i8": ("matmul", 10_000),
+    "batch_matmul": ("batch_matmul", 10_000),
+    "matvec": ("matvec", 1000),
+    "swapped": ("matmul", 10_000),
+    "conv1d": ("conv", 10_000),
+    "conv1d_generic": ("conv", 10_000),
+    "conv_nchw": ("conv", 10_000),
+    "conv_nhwc": ("conv", 10_000),
+    "conv_nhwc_f16": ("conv", 10_000),
+    "conv_nhwc_i8": ("conv", 10_000),
+    "grouped": ("grouped_conv", 10_000),
+    "depthwise": ("depthwise_conv", 10_000),
+    "depthwise_nchw": ("depthwise_conv", 10_000),
+    "depthwise_generic": ("depthwise_conv", 1000),
+    "pooling": ("pooling", 10_000),
+    "reduction": ("reduction", 200),
+    "elementwise": ("elementwise", 200),
+    "transposed": ("transpose", 200),
+    "attention": ("attention", 200),
+    "softmax": ("reduction", 1000),
+    "unpacked": ("unpack", 20),
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A dispatch and its space."""
+
+    dispatch: Dispatch
+    space: SearchSpace
+
+
+def owner(dispatch_name: str) -> str:
+    """Tell which function of a program a dispatch is from."""
+    return re.split(r"(?:\$async)?_dispatch_\d", dispatch_name)[0]
+
+
+def kinds_of(source: str, folder: Path, *flags: str) -> list[Kind]:
+    """Compile a program and find the space of each of its tunable dispatches."""
+    folder.mkdir()
+    (folder / "program.mlir").write_text(source)
+    all_flags = [*FLAGS, *flags]
+    compile_program(folder / "program.mlir", folder / "p.vmfb", all_flags, dump_dir=folder / "dump", timeout_s=200)
+    machine = target_machine(all_flags)
+    found = []
+    for dispatch in map(parse_dispatch, sorted((folder / "dump").glob("*_benchmark.mlir"))):
+        if dispatch.root is not None:
+            space = space_for("llvm-cpu", dispatch.root, machine, dispatch.default_config)
+            if space is not None:
+                found.append(Kind(dispatch, space))
+    return found
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
+    """Give the main dispatch of each function by the function's name."""
+    folder = tmp_path_factory.mktemp("kinds")
+    every = [*kinds_of(PLAIN, folder / "plain"), *kinds_of(KINDS, folder / "more")]
+    found: dict[str, Kind] = {}
+    for kind in every:
+        name = owner(kind.dispatch.name)
+        best = found.get(name)
+        if best is None or kind.space.size() > best.space.size():
+            found[name] = kind
+    return found
+
+
+@pytest.fixture(scope="module")
+def tiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
+    """Give what data tiling makes of a matmul, by kind."""
+    source = named("matmul", "matmul", "192x224xf32", "192x160xf32", "160x224xf32")
+    found = kinds_of(source, tmp_path_factory.mktemp("tiled") / "p", "--iree-opt-data-tiling")
+    return {k.space.root.kind: k for k in found}
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompilePool]:
+    """Keep the compilers for all kinds."""
+    with CompilePool(FLAGS, tmp_path_factory.mktemp("artifacts"), workers=2, timeout_s=10) as pool:
+        yield pool
+
+
+def compiling(kind: Kind, pool: CompilePool, count: int) -> int:
+    """Count how many of a random sample of candidates compile, the default not among them."""
+    table = kind.space.enumerate(2000, seed=3)
+    rows = 1 + np.random.default_rng(5).choice(len(table) - 1, min(count, len(table) - 1), replace=False)
+    texts = [instantiate(kind.dispatch, kind.space.attribute(table, int(row))) for row in rows]
+    outcomes = list(pool.compile([CompileJob(str(i), text) for i, text in enumerate(texts)]))
+    return sum(outcome.status == "ok" for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", list(EXPECTED))
+def test_a_kind_is_tunable(name: str, kinds: dict[str, Kind], pool: CompilePool) -> None:
+    kind = kinds[name]
+    expected, least = EXPECTED[name]
+    assert kind.space.root.kind == expected
+    assert kind.space.size() >= least
+    table = kind.space.enumerate(20_000, seed=1)
+    # The size is an upper bound: where peeling changes nothing, two configs of it are one.
+    assert len(table) >= min(1000, kind.space.size() // 4)
+    assert len(table.unique()) == len(table)
+    assert kind.space.attribute(table, 0) == kind.dispatch.default_config
+    assert compiling(kind, pool, 3) >= 2
+
+
+@pytest.mark.parametrize("kind", ["mmt4d", "pack"])
+def test_data_tiled_kinds_are_tunable(kind: str, tiled: dict[str, Kind], pool: CompilePool) -> None:
+    found = tiled[kind]
+    assert found.space.size() >= 20
+    assert compiling(found, pool, 3) >= 2
+
+
+def test_the_same_seed_lists_the_same_candidates(kinds: dict[str, Kind]) -> None:
+    space = kinds["conv_nchw"].space
+    assert np.array_equal(space.enumerate(500, 1).keys(), space.enumerate(500, 1).keys())
+    assert not np.array_equal(space.enumerate(500, 1).keys(), space.enumerate(500, 2).keys())
+    assert len(space.enumerate(1, 1)) == 1
+
+
+def test_a_sample_is_varied(kinds: dict[str, Kind]) -> None:
+    table = kinds["matmul"].space.enumerate(5000, seed=1)
+    vectors = table.tiles[:, [VECTOR_PARALLEL, VECTOR_REDUCTION]].max(axis=1)
+    assert len(np.unique(vectors, axis=0)) > 300
+    sizes = np.unique(vectors)
+    assert {int(s) for s in sizes} - {2**k for k in range(12)}, "sizes that are no powers of two"
+    for level in ("distribution", "cache_parallel", "cache_reduction", "vector_common_parallel", "vector_reduction"):
+        assert len(np.unique(table.tiles[:, LEVELS.index(level)], axis=0)) > 10, level
+    assert 0.02 < table.peeling.mean() < 0.98
+
+
+def test_neighbours_are_one_move_away(kinds: dict[str, Kind]) -> None:
+    space = kinds["matmul"].space
+    row = space.enumerate(200, seed=1).take([77])
+    near = space.neighbours(row)
+    assert len(near) > 20
+    mine, keys = row.keys()[0].tobytes(), [key.tobytes() for key in near.keys()]  # noqa: SIM118
+    assert mine not in keys and len(set(keys)) == len(keys)
+    changed = (near.tiles != row.tiles).any(axis=1).sum(axis=1)
+    assert changed.max() <= 2, "a move changes one loop, or trades between two"
+    assert changed.min() == 0, "peeling flips"
+
+
+def test_named_convolutions_are_never_peeled(kinds: dict[str, Kind]) -> None:
+    """Their pipeline leaves a peeled convolution to scalar code, 25 times slower."""
+    table = kinds["conv_nchw"].space.enumerate(5000, seed=1)
+    conv = table.pipeline == PIPELINES.index("ConvTileAndDecomposeExpert")
+    assert conv[1:].any() and not table.peeling[1:][conv[1:]].any()
+    row = table.take([42])
+    assert not space_neighbours_peel(kinds["conv_nchw"].space, row)
+
+
+def space_neighbours_peel(space: SearchSpace, row: Candidates) -> bool:
+    near = space.neighbours(row)
+    return bool(near.peeling[near.pipeline == PIPELINES.index("ConvTileAndDecomposeExpert")].any())
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv_nhwc", "reduction"])
+def test_what_is_written_reads_back(name: str, kinds: dict[str, Kind]) -> None:
+    space = kinds[name].space
+    table = space.enumerate(300, seed=2)
+    for row in range(1, 300, 37):
+        parsed = parse(space.attribute(table, row), len(space.root.loops))
+        assert parsed is not None
+        assert np.array_equal(parsed.tiles, table.tiles[row])
+        assert PIPELINES.index(parsed.pipeline) == table.pipeline[row]
+        assert parsed.peeling == table.peeling[row]
+
+
+def test_another_target_has_no_space(kinds: dict[str, Kind]) -> None:
+    kind = kinds["matmul"]
+    assert space_for("rocm", kind.space.root, kind.space.machine, kind.dispatch.default_config) is None
