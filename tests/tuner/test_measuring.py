@@ -265,7 +265,7 @@ def test_the_buffer_is_filled_only_where_slots_are() -> None:
     assert memory.inputs_intact()
     memory.keep_reference()
     assert [float(values[0]) for _, values, _, _ in memory.outputs()] == [5.0, 5.0]
-    memory.restore_inputs()
+    memory.rewrite_inputs()
     assert (memory.typed(slots[1]) == first[1]).all() and (memory.typed(slots[2]) == 5).all()
     memory.restore()
     assert (memory.typed(slots[2]) == first[2]).all()

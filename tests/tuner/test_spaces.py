@@ -265,6 +265,17 @@ def test_a_sample_is_varied(kinds: dict[str, Kind]) -> None:
     assert 0.02 < table.peeling.mean() < 0.98
 
 
+def test_a_contraction_with_swapped_operands_gets_long_steps_and_single_rows(kinds: dict[str, Kind]) -> None:
+    def shares(name: str) -> tuple[float, float]:
+        tiles = kinds[name].space.enumerate(5000, seed=1).tiles
+        steps, rows = tiles[:, VECTOR_REDUCTION, 2], tiles[:, VECTOR_PARALLEL, 0]
+        return float(((steps >= 16) & (steps <= 48)).mean()), float((rows == 1).mean())
+
+    (plain_steps, plain_rows), (steps, rows) = shares("matmul"), shares("swapped")
+    assert steps > 1.3 * plain_steps and rows > plain_rows
+    assert steps < 0.6, "the others stay"
+
+
 def test_neighbours_are_one_move_away(kinds: dict[str, Kind]) -> None:
     space = kinds["matmul"].space
     row = space.enumerate(200, seed=1).take([77])

@@ -10,7 +10,11 @@ from tuner.spaces.columns import FloatArray, IntArray, choose
 from tuner.spaces.llvmcpu_chains import Chains
 from tuner.spaces.llvmcpu_loops import Loops
 
-_UNIT, _BLOCK, _SIMD, _STEP, _WINDOW = range(5)
+_UNIT, _BLOCK, _SIMD, _STEP, _WINDOW, _LONG_STEP = range(6)
+
+_LONG_STEPS = 0.2
+_ONE_ROW = 0.15
+"""Shares of the draws for a contraction with swapped operands that take many reduction steps at once, or one row."""
 
 
 def _simd_weights(sizes: IntArray, extent: int, lanes: int) -> FloatArray:
@@ -36,6 +40,12 @@ def _step_weights(sizes: IntArray, extent: int) -> FloatArray:
     """Tiles for a reduction loop: how many steps are unrolled."""
     weights = np.where(sizes <= 16, 1.0 / sizes**0.3, 2.0 / sizes)
     return np.asarray(weights * np.where(extent % sizes == 0, 3.0, 1.0))
+
+
+def _long_step_weights(sizes: IntArray, extent: int) -> FloatArray:
+    """Tiles for a reduction loop of which many steps are done at once."""
+    weights = np.where((sizes >= 16) & (sizes <= 48), 1.0, 0.01)
+    return np.asarray(weights * np.where(extent % sizes == 0, 2.0, 1.0))
 
 
 def _window_weights(sizes: IntArray, extent: int) -> FloatArray:
@@ -112,6 +122,10 @@ class PlausibleVectors:
         both = (roles[every, order[:, 0]] == _BLOCK) & (rng.random(n) < second)
         roles[every[both], order[both, 0]] = _SIMD
         roles[every, simd] = _SIMD
+        if self.loops.swapped:
+            luck = rng.random((n, 1))
+            roles[(luck < _LONG_STEPS) & (roles == _STEP)] = _LONG_STEP
+            roles[(luck > 1 - _ONE_ROW) & (roles == _BLOCK)] = _UNIT
         picks = np.zeros((n, count), np.int64)
         for loop, chains in enumerate(self.chains):
             sizes, extent = chains.sizes, chains.extent
@@ -121,6 +135,7 @@ class PlausibleVectors:
                 _SIMD: _simd_weights(sizes, extent, self.loops.lanes),
                 _STEP: _step_weights(sizes, extent),
                 _WINDOW: _window_weights(sizes, extent),
+                _LONG_STEP: _long_step_weights(sizes, extent),
             }
             exact = np.where(extent % sizes == 0, 1.0, self.uneven)
             for role, weights in tables.items():

@@ -31,6 +31,9 @@ class Loops:
     rows
         Whether other ops in the dispatch are likely to run over whole rows of the reduction, as in a softmax: 0 no,
         1 likely, 2 surely. Those ops get no config of their own, so the compiler vectorises them whole.
+    swapped
+        Whether the op is a contraction whose first operand walks along the result's contiguous loop, and the second
+        across it. Each step of the reduction then shuffles all results, unless one row or many steps are done at once.
     """
 
     extents: tuple[int, ...]
@@ -40,6 +43,7 @@ class Loops:
     lanes: int
     wide_bits: int
     rows: int = 0
+    swapped: bool = False
 
     @property
     def window_loops(self) -> frozenset[int]:
@@ -83,7 +87,21 @@ def study(root: RootOp, machine: Machine) -> Loops:
         lanes=max(machine.vector_bits // wide, 1),
         wide_bits=wide,
         rows=_rows(root),
+        swapped=not windows and _swapped(root),
     )
+
+
+def _swapped(root: RootOp) -> bool:
+    inputs = [o for o in root.operands if not o.output]
+    outputs = [o for o in root.operands if o.output]
+    if len(inputs) < 2 or not outputs or not all(o.access for o in (*inputs[:2], outputs[0])):
+        return False
+    result = outputs[0].access[-1]
+    if sum(map(abs, result)) != 1 or PARALLEL not in root.iterators or set(root.iterators) == {PARALLEL}:
+        return False
+    column = result.index(1) if 1 in result else -1
+    along = column >= 0 and inputs[0].access[-1] == result
+    return along and not any(row[column] for row in inputs[1].access)
 
 
 def _rows(root: RootOp) -> int:

@@ -19,8 +19,11 @@ from tuner.task import Dispatch
 from tuner.workers.outcomes import CRASHED, FAILED, HUNG, MEMORY, Refused
 from tuner.workers.process import RequestFailed, Worker, WorkerDied, WorkerTimedOut
 
+ALONE_US = 200.0
+"""A dispatch that takes at least this long runs once in a sample, from inputs that were written just before."""
+
 SAMPLE_US = 1000.0
-"""Short dispatches are repeated within a sample until it takes about this long: starting one costs 20 us."""
+"""Shorter ones are repeated within a sample until it takes about this long: starting one costs 20 us."""
 
 MAX_REPEATS = 512
 
@@ -34,7 +37,9 @@ _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory", "bad_alloc")
 
 def repeats_of(us: float) -> int:
     """How often a dispatch that takes ``us`` microseconds runs within a sample."""
-    return max(1, min(MAX_REPEATS, math.ceil(SAMPLE_US / max(us, 0.1))))
+    if us >= ALONE_US:
+        return 1
+    return min(MAX_REPEATS, math.ceil(SAMPLE_US / max(us, 0.1)))
 
 
 class Bench:

@@ -16,6 +16,9 @@ Range = tuple[int, int]
 """Start and end, in bytes."""
 
 ALIGNMENT = 64
+FRESH_BYTES = 8 << 20
+"""So much of an input is written anew before each sample."""
+
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
@@ -123,9 +126,16 @@ class TaskMemory:
         """Put everything that the dispatch writes back to the first values."""
         self._restore(self._written)
 
-    def restore_inputs(self) -> None:
-        """Put back only what the dispatch both reads and writes: run again and again it would drift."""
+    def rewrite_inputs(self) -> None:
+        """Write what the dispatch reads once more, as the dispatch before it in a program does.
+
+        Inputs then lie in the caches of whichever core wrote them, and not where the last run of this dispatch has
+        left them: a reduction over 4 MB takes 1.0 ms so, as it does in its program, and 0.5 ms when it only runs
+        again and again. Of a large input the last part is enough: the caches hold no more. What is both read and
+        written is put back whole, or it would drift.
+        """
         self._restore(self._rewritten)
+        self._restore((max(start, end - FRESH_BYTES), end) for start, end in self._kept)
 
     def _restore(self, ranges: Iterable[Range]) -> None:
         for start, end in ranges:
