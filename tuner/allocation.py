@@ -93,7 +93,8 @@ class Allocator:
         wanted = self._coverage * (self._rest_us + sum(now.values()))
         covered = self._rest_us
         for key in sorted(now, key=lambda key: -now[key]):
-            if covered >= wanted * (1 - 1e-9):
+            # Where no time is known (a dispatch by itself, not run yet) every task counts.
+            if wanted > 0 and covered >= wanted * (1 - 1e-9):
                 return
             covered += now[key]
             self.due.add(key)

@@ -60,7 +60,7 @@ class _Printer:
         """Print an op and what is in it, a line each."""
         if op.name in _INLINED or self._known(op):
             return
-        if op == self._root:
+        if self._root is not None and op == self._root:
             self._exact = True
             yield from self._lines(op)
             self._exact = False

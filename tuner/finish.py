@@ -56,6 +56,7 @@ def finish_program(
     verdict, kept = finisher.settle(entries)
     for key in list(confirmed):
         if key not in {e.dispatch.key for e in kept}:
+            loop.states[key].dropped = True
             del confirmed[key]
     result.default_us = verdict.default_us
     result.tuned_us = verdict.tuned_us if kept else verdict.default_us

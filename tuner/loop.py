@@ -31,6 +31,10 @@ from tuner.task import Dispatch, Task
 CONFIRM_TASK_S = 2.0
 """Kept back for each task whose best candidate will have to be confirmed."""
 
+LEAST_COMPILE_S = 3.0
+"""A candidate may take ten times as long to compile as the default, or this long; the pool's bound holds too. What
+takes longer unrolls too far, and is slow in all cases that were let run to their end."""
+
 RELATED_TASKS = 4
 """A round's outcomes are also told to the searches of at most this many other tasks of the same kind."""
 
@@ -43,10 +47,13 @@ class TaskState:
     space: SearchSpace
     search: Search | None = None
     default_artifact: Path | None = None
+    compile_bound_s: float = 0.0
     default_times_us: list[float] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     due: bool = False
     """Whether it is one of the tasks to tune."""
+    dropped: bool = False
+    """Whether its best config was left out of the spec because it doesn't help inside the program."""
 
     @property
     def key(self) -> str:
@@ -114,6 +121,7 @@ class TuningLoop:
         self._reporter = reporter
         self.interrupt = interrupt
         self._open: str | None = None
+        self._most_compile_s = pool.timeout_s
         self.finish_s = 0.0
         """Seconds that the end of the run needs besides confirming each task."""
         self.states: dict[str, TaskState] = {}
@@ -174,11 +182,13 @@ class TuningLoop:
         if state.default_artifact is None:
             dispatch = state.task.dispatch
             job = CompileJob("default", instantiate(dispatch, dispatch.default_config))
+            self.pool.timeout_s = self._most_compile_s
             with self.clock.phase("compile"):
                 (built,) = self.pool.compile([job])
             if built.status != OK or built.path is None:
                 raise TuneError(f"its default config does not compile alone: {built.message}")
             state.default_artifact = built.path
+            state.compile_bound_s = min(self._most_compile_s, max(LEAST_COMPILE_S, 10.0 * built.seconds))
         return state.default_artifact
 
     def search(self, *, coverage: float = 1.0, rest_us: float = 0.0) -> None:
@@ -249,6 +259,7 @@ class TuningLoop:
     def _compile(self, state: TaskState, configs: list[str]) -> dict[int, CompileOutcome]:
         jobs = [CompileJob(str(row), instantiate(state.task.dispatch, config)) for row, config in enumerate(configs)]
         built: dict[int, CompileOutcome] = {}
+        self.pool.timeout_s = state.compile_bound_s
         with self.clock.phase("compile"):
             for outcome in self.pool.compile(jobs):
                 built[int(outcome.key)] = outcome

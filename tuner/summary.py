@@ -52,6 +52,8 @@ def _note(task: Task, state: TaskState | None, found: Confirmed | None) -> str:
         return f"not tunable: {task.dispatch.not_tunable}"
     if found is not None:
         return ""
+    if state is not None and state.dropped:
+        return "faster alone, but left out of the spec: see the notes"
     if state is None or not (state.due or state.records):
         return NOT_SELECTED
     return "nothing tried is faster for certain" if state.records else "the budget was spent before its turn"

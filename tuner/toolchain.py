@@ -113,6 +113,8 @@ def run_tool(
 
     Raises
     ------
+    UsageError
+        If it does not know one of the flags.
     TuneError
         If it can't be started, fails, crashes or takes too long.
     """
@@ -122,6 +124,8 @@ def run_tool(
     name = Path(done.args[0]).name
     if os.strerror(errno.ENOSPC) in done.stderr:
         raise TuneError(f"{what}: no space left on the disk")
+    if "Unknown command line argument" in done.stderr:
+        raise UsageError(f"{what}: {digest_errors(done.stderr)}")
     if done.returncode < 0:
         raise TuneError(f"{what}: {name} crashed ({_signal_name(-done.returncode)}): {digest_errors(done.stderr)}")
     raise TuneError(f"{what} failed: {digest_errors(done.stderr or done.stdout)}")

@@ -61,3 +61,7 @@ def test_what_can_not_be_tuned_counts_as_covered() -> None:
     allocator = Allocator({"a": Arm(60.0), "b": Arm(5.0)}, coverage=0.9, rest_us=35.0)
     allocator.choose()
     assert allocator.due == {"a"}
+
+
+def test_a_task_of_unknown_time_is_chosen() -> None:
+    assert Allocator({"a": Arm(0.0)}, coverage=0.95).choose() == "a"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tuner.programs import MULTIPLY_ADD, function, generic, named, owner
 from tests.tuner.test_compiling import FLAGS, GOOD
-from tests.tuner.test_spaces import MULTIPLY_ADD, function, generic, named, owner
 from tuner.dispatch import instantiate, parse_dispatch, parse_dispatches
 from tuner.errors import UsageError
 from tuner.task import CONFIG_PLACEHOLDER, ENTRY_POINT, Dispatch

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.tuner.programs import owner
 from tests.tuner.test_compiling import FLAGS
 from tests.tuner.test_dispatch import SCALED
-from tests.tuner.test_spaces import owner
 from tuner.dispatch import parse_dispatch
 from tuner.errors import UsageError
 from tuner.extract import extract, select, settle_times

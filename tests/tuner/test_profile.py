@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import MATMUL
+from tests.tuner.programs import owner
 from tests.tuner.test_compiling import FLAGS
 from tests.tuner.test_dispatch import CHAIN
-from tests.tuner.test_spaces import owner
 from tuner.errors import TuneError, UsageError
 from tuner.profile import check_device, profile_program
 from tuner.toolchain import compile_program

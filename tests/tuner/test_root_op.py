@@ -9,29 +9,22 @@ import pytest
 from costmodel.problem import PARALLEL as P
 from costmodel.problem import REDUCTION as R
 from costmodel.problem import Operand, RootOp
-from tests.tuner.test_compiling import FLAGS
-from tests.tuner.test_spaces import PLAIN, named, owner
-from tests.tuner.test_spec import KINDS
+from tests.tuner.programs import owner
 from tuner.dispatch import parse_dispatch
-from tuner.toolchain import compile_program
 
 
-def roots_of(source: str, folder: Path, *flags: str) -> dict[str, list[RootOp]]:
+def roots_in(dumps: Path) -> dict[str, list[RootOp]]:
     """Give the root ops of each function's dispatches."""
-    folder.mkdir()
-    (folder / "p.mlir").write_text(source)
-    compile_program(folder / "p.mlir", folder / "p.vmfb", [*FLAGS, *flags], dump_dir=folder / "dump", timeout_s=200)
     found: dict[str, list[RootOp]] = {}
-    for dispatch in map(parse_dispatch, sorted((folder / "dump").glob("*_benchmark.mlir"))):
+    for dispatch in map(parse_dispatch, sorted(dumps.glob("*_benchmark.mlir"))):
         if dispatch.root is not None:
             found.setdefault(owner(dispatch.name), []).append(dispatch.root)
     return found
 
 
 @pytest.fixture(scope="module")
-def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[RootOp]]:
-    folder = tmp_path_factory.mktemp("roots")
-    return roots_of(PLAIN, folder / "plain") | roots_of(KINDS, folder / "more")
+def roots(kind_dumps: Path) -> dict[str, list[RootOp]]:
+    return roots_in(kind_dumps)
 
 
 def test_matmul(roots: dict[str, list[RootOp]]) -> None:
@@ -95,9 +88,8 @@ def test_kinds(name: str, kind: str, loops: tuple[int, ...], roots: dict[str, li
     assert (kind, loops) in [(r.kind, r.loops) for r in roots[name]]
 
 
-def test_data_tiled_matmul(tmp_path: Path) -> None:
-    source = named("matmul", "matmul", "192x224xf32", "192x160xf32", "160x224xf32")
-    found = roots_of(source, tmp_path / "tiled", "--iree-opt-data-tiling")
+def test_data_tiled_matmul(tiled_dumps: Path) -> None:
+    found = roots_in(tiled_dumps)
     packs = [r for each in found.values() for r in each if r.kind == "pack"]
     assert {next(o.shape[:2] for o in r.operands if not o.output) for r in packs} == {(192, 160), (160, 224)}
     root = next(r for r in found["matmul"] if r.kind == "mmt4d")

@@ -9,21 +9,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import Command
+from tests.conftest import CONV1D, Command
 from tuner import tune
 from tuner.errors import UsageError
 from tuner.records import RecordStore
+from tuner.result import TuneResult
 from tuner.toolchain import compile_program, default_target_flags
 
 
-def test_a_convolution_gets_faster_and_the_spec_is_right(conv1d: Path, tmp_path: Path) -> None:
-    result = tune(conv1d, trials=36, output_dir=tmp_path / "out")
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
+    """Tune the convolution once for all tests that only look at the outcome."""
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "conv1d.mlir").write_text(CONV1D)
+    return tune(folder / "conv1d.mlir", trials=36, output_dir=folder / "out")
+
+
+def test_a_convolution_gets_faster_and_the_spec_is_right(conv1d: Path, tuned: TuneResult, tmp_path: Path) -> None:
+    result = tuned
     assert result.speedup > 1.3, result.to_json()
     assert result.speedup_ci95[0] > 1.0
     assert result.numerics["ok"]
-    assert result.spec_path == tmp_path / "out" / "tuning_spec.mlir"
+    assert result.spec_path == result.output_dir / "tuning_spec.mlir"
 
-    stored = json.loads((tmp_path / "out" / "result.json").read_text())
+    stored = json.loads((result.output_dir / "result.json").read_text())
     assert stored["schema"] == 1
     assert stored["speedup"] == pytest.approx(result.speedup, abs=1e-3)
     (task,) = [t for t in stored["tasks"] if t["config"]]
@@ -62,7 +71,7 @@ def test_the_same_seed_proposes_the_same_first_round(conv1d: Path, tmp_path: Pat
 
 
 def test_command_line_json_and_verify(conv1d: Path, iree_tune: Command, tmp_path: Path) -> None:
-    done = iree_tune("run", conv1d, "--trials", "24", "--output-dir", "out", "--json")
+    done = iree_tune("run", conv1d, "--trials", "18", "--output-dir", "out", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["speedup"] > 1.0
@@ -72,9 +81,11 @@ def test_command_line_json_and_verify(conv1d: Path, iree_tune: Command, tmp_path
     assert "faster" in good.stdout
 
 
-def test_verify_fails_for_a_spec_that_slows_the_program(conv1d: Path, iree_tune: Command, tmp_path: Path) -> None:
-    tune(conv1d, trials=24, output_dir=tmp_path / "out")
-    text = (tmp_path / "out" / "tuning_spec.mlir").read_text()
+def test_verify_fails_for_a_spec_that_slows_the_program(
+    conv1d: Path, tuned: TuneResult, iree_tune: Command, tmp_path: Path
+) -> None:
+    assert tuned.spec_path is not None
+    text = tuned.spec_path.read_text()
     # One workgroup and no vectors: one core does all the work, with scalar code.
     slow = (
         "#iree_cpu.lowering_config<distribution = [1, 64, 125, 0, 0], vector_common_parallel = [1, 1, 1, 0, 0], "
@@ -101,7 +112,7 @@ def test_one_dumped_dispatch(conv1d: Path, iree_tune: Command, tmp_path: Path) -
     flags = default_target_flags([])
     compile_program(conv1d, tmp_path / "d.vmfb", flags, dump_dir=tmp_path / "dump")
     dump = next(p for p in (tmp_path / "dump").glob("*_benchmark.mlir") if "linalg.generic" in p.read_text())
-    done = iree_tune("dispatch", dump, "--trials", "24", "--output-dir", "out", "--json")
+    done = iree_tune("dispatch", dump, "--trials", "18", "--output-dir", "out", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["speedup"] > 1.2
@@ -117,12 +128,10 @@ def test_one_dumped_dispatch(conv1d: Path, iree_tune: Command, tmp_path: Path) -
     assert "lowering_config" in tuned and tuned != dump.read_text()
 
 
-def test_a_starter_spec_stays_in_force(conv1d: Path, tmp_path: Path) -> None:
-    first = tune(conv1d, trials=24, output_dir=tmp_path / "first")
-    assert first.spec_path is not None
-    again = tune(conv1d, trials=12, output_dir=tmp_path / "again", starter_spec=first.spec_path)
+def test_a_starter_spec_stays_in_force(conv1d: Path, tuned: TuneResult, tmp_path: Path) -> None:
+    again = tune(conv1d, trials=12, output_dir=tmp_path / "again", starter_spec=tuned.spec_path)
     # The baseline has the starter spec already, so little is left to gain; and nothing may be lost.
-    assert again.default_us < 0.8 * first.default_us
+    assert again.default_us < 0.8 * tuned.default_us
     if again.spec_path is not None:
         done = subprocess.run(["iree-opt", str(again.spec_path)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

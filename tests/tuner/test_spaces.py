@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,123 +10,17 @@ import numpy as np
 import pytest
 
 from costmodel.candidates import LEVELS, PIPELINES, Candidates
+from tests.tuner.programs import owner
 from tests.tuner.test_compiling import FLAGS
-from tests.tuner.test_spec import KINDS
 from tuner.compiling import CompileJob, CompilePool
 from tuner.dispatch import instantiate, parse_dispatch
 from tuner.machine import target_machine
 from tuner.spaces.base import SearchSpace, space_for
 from tuner.spaces.llvmcpu_attribute import parse
 from tuner.task import Dispatch
-from tuner.toolchain import compile_program
 
 VECTOR_PARALLEL, VECTOR_REDUCTION = LEVELS.index("vector_common_parallel"), LEVELS.index("vector_reduction")
 
-
-def function(name: str, result: str, *arguments: str, body: str) -> str:
-    listed = ", ".join(f"%a{i}: tensor<{t}>" for i, t in enumerate(arguments))
-    dtype = result.split("x")[-1]
-    zero = "0" if dtype.startswith("i") else "0.0"
-    return textwrap.dedent(f"""
-        func.func @{name}({listed}) -> tensor<{result}> {{
-          %zero = arith.constant {zero} : {dtype}
-          %empty = tensor.empty() : tensor<{result}>
-          %init = linalg.fill ins(%zero : {dtype}) outs(%empty : tensor<{result}>) -> tensor<{result}>
-          %r = {body} -> tensor<{result}>
-          return %r : tensor<{result}>
-        }}
-    """)
-
-
-def named(name: str, op: str, result: str, *arguments: str) -> str:
-    values = ", ".join(f"%a{i}" for i in range(len(arguments)))
-    types = ", ".join(f"tensor<{t}>" for t in arguments)
-    body = f"linalg.{op} ins({values} : {types}) outs(%init : tensor<{result}>)"
-    return function(name, result, *arguments, body=body)
-
-
-def generic(name: str, maps: str, iterators: str, code: str, result: str, *arguments: str) -> str:
-    """Write a linalg.generic; ``maps`` as "(m, n, k) -> m k; n k; m n", ``iterators`` as "ppr"."""
-    loops, accesses = maps.split("->")
-    spelled = ", ".join(
-        f"affine_map<{loops.strip()} -> ({', '.join(access.split())})>" for access in accesses.split(";")
-    )
-    kinds = ", ".join({"p": '"parallel"', "r": '"reduction"'}[c] for c in iterators)
-    values = ", ".join(f"%a{i}" for i in range(len(arguments)))
-    types = ", ".join(f"tensor<{t}>" for t in arguments)
-    dtypes = [t.split("x")[-1] for t in arguments]
-    block = ", ".join([*(f"%x{i}: {t}" for i, t in enumerate(dtypes)), f"%acc: {result.split('x')[-1]}"])
-    body = (
-        f"linalg.generic {{indexing_maps = [{spelled}], iterator_types = [{kinds}]}} ins({values} : {types}) "
-        f"outs(%init : tensor<{result}>) {{\n^bb0({block}):\n{code}\n}}"
-    )
-    return function(name, result, *arguments, body=body)
-
-
-MULTIPLY_ADD = "%p = arith.mulf %x0, %x1 : f32\n%s = arith.addf %acc, %p : f32\nlinalg.yield %s : f32"
-
-PLAIN = "".join(
-    [
-        named("matmul", "matmul", "96x112xf32", "96x80xf32", "80x112xf32"),
-        named("matmul_f16", "matmul", "96x112xf16", "96x80xf16", "80x112xf16"),
-        named("matmul_bf16", "matmul", "96x112xf32", "96x80xbf16", "80x112xbf16"),
-        named("matmul_i8", "matmul", "96x112xi32", "96x80xi8", "80x112xi8"),
-        named("batch_matmul", "batch_matmul", "4x48x64xf32", "4x48x80xf32", "4x80x64xf32"),
-        named("matvec", "matvec", "512xf32", "512x256xf32", "256xf32"),
-        generic("swapped", "(m, n, k) -> k n; m k; m n", "ppr", MULTIPLY_ADD, "96x112xf32", "80x112xf32", "96x80xf32"),
-        named("conv1d", "conv_1d_ncw_fcw", "2x48x125xf32", "2x32x129xf32", "48x32x5xf32"),
-        generic(
-            "conv1d_generic",
-            "(o, w, c, k) -> c w+k; o c k; o w",
-            "pprr",
-            MULTIPLY_ADD,
-            "48x125xf32",
-            "32x129xf32",
-            "48x32x5xf32",
-        ),
-        named("conv_nchw", "conv_2d_nchw_fchw", "1x32x28x28xf32", "1x16x30x30xf32", "32x16x3x3xf32"),
-        named("conv_nhwc", "conv_2d_nhwc_hwcf", "1x28x28x32xf32", "1x30x30x16xf32", "3x3x16x32xf32"),
-        named("conv_nhwc_f16", "conv_2d_nhwc_hwcf", "1x28x28x32xf16", "1x30x30x16xf16", "3x3x16x32xf16"),
-        named("conv_nhwc_i8", "conv_2d_nhwc_hwcf", "1x28x28x32xi32", "1x30x30x16xi8", "3x3x16x32xi8"),
-        named("grouped", "conv_2d_ngchw_gfchw", "1x2x16x28x28xf32", "1x2x8x30x30xf32", "2x16x8x3x3xf32"),
-        named("depthwise", "depthwise_conv_2d_nhwc_hwc", "1x28x28x64xf32", "1x30x30x64xf32", "3x3x64xf32"),
-        named("depthwise_nchw", "depthwise_conv_2d_nchw_chw", "1x64x28x28xf32", "1x64x30x30xf32", "64x3x3xf32"),
-        generic(
-            "depthwise_generic",
-            "(c, w, k) -> c w+k; c k; c w",
-            "ppr",
-            MULTIPLY_ADD,
-            "64x124xf32",
-            "64x128xf32",
-            "64x5xf32",
-        ),
-        named("pooling", "pooling_nchw_max", "1x32x28x28xf32", "1x32x30x30xf32", "3x3xf32"),
-        generic(
-            "reduction",
-            "(m, k) -> m k; m",
-            "pr",
-            "%s = arith.addf %acc, %x0 : f32\nlinalg.yield %s : f32",
-            "256xf32",
-            "256x512xf32",
-        ),
-        generic(
-            "elementwise",
-            "(m, n) -> m n; n; m n",
-            "pp",
-            "%s = arith.addf %x0, %x1 : f32\n%m = arith.maximumf %s, %x0 : f32\nlinalg.yield %m : f32",
-            "256x512xf32",
-            "256x512xf32",
-            "512xf32",
-        ),
-        function(
-            "unpacked",
-            "96x112xf32",
-            "12x14x8x8xf32",
-            body="linalg.unpack %a0 inner_dims_pos = [0, 1] inner_tiles = [8, 8] into %init : tensor<12x14x8x8xf32>",
-        ),
-        generic("transposed", "(m, n) -> n m; m n", "pp", "linalg.yield %x0 : f32", "256x512xf32", "512x256xf32"),
-    ]
-)
 
 # How many configs there are at least, and what the dispatch's root op is taken for.
 EXPECTED = {
@@ -167,20 +59,11 @@ class Kind:
     space: SearchSpace
 
 
-def owner(dispatch_name: str) -> str:
-    """Tell which function of a program a dispatch is from."""
-    return re.split(r"(?:\$async)?_dispatch_\d", dispatch_name)[0]
-
-
-def kinds_of(source: str, folder: Path, *flags: str) -> list[Kind]:
-    """Compile a program and find the space of each of its tunable dispatches."""
-    folder.mkdir()
-    (folder / "program.mlir").write_text(source)
-    all_flags = [*FLAGS, *flags]
-    compile_program(folder / "program.mlir", folder / "p.vmfb", all_flags, dump_dir=folder / "dump", timeout_s=200)
-    machine = target_machine(all_flags)
+def kinds_in(dumps: Path, flags: list[str]) -> list[Kind]:
+    """Find the space of each tunable dispatch."""
+    machine = target_machine(flags)
     found = []
-    for dispatch in map(parse_dispatch, sorted((folder / "dump").glob("*_benchmark.mlir"))):
+    for dispatch in map(parse_dispatch, sorted(dumps.glob("*_benchmark.mlir"))):
         if dispatch.root is not None:
             space = space_for("llvm-cpu", dispatch.root, machine, dispatch.default_config)
             if space is not None:
@@ -189,12 +72,10 @@ def kinds_of(source: str, folder: Path, *flags: str) -> list[Kind]:
 
 
 @pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
+def kinds(kind_dumps: Path) -> dict[str, Kind]:
     """Give the main dispatch of each function by the function's name."""
-    folder = tmp_path_factory.mktemp("kinds")
-    every = [*kinds_of(PLAIN, folder / "plain"), *kinds_of(KINDS, folder / "more")]
     found: dict[str, Kind] = {}
-    for kind in every:
+    for kind in kinds_in(kind_dumps, FLAGS):
         name = owner(kind.dispatch.name)
         best = found.get(name)
         if best is None or kind.space.size() > best.space.size():
@@ -203,11 +84,9 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
 
 
 @pytest.fixture(scope="module")
-def tiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
+def tiled(tiled_dumps: Path) -> dict[str, Kind]:
     """Give what data tiling makes of a matmul, by kind."""
-    source = named("matmul", "matmul", "192x224xf32", "192x160xf32", "160x224xf32")
-    found = kinds_of(source, tmp_path_factory.mktemp("tiled") / "p", "--iree-opt-data-tiling")
-    return {k.space.root.kind: k for k in found}
+    return {k.space.root.kind: k for k in kinds_in(tiled_dumps, [*FLAGS, "--iree-opt-data-tiling"])}
 
 
 @pytest.fixture(scope="module")

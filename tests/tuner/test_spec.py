@@ -10,6 +10,7 @@ import pytest
 from iree.compiler import ir
 
 from costmodel.problem import Operand, RootOp
+from tests.tuner.programs import KINDS
 from tuner.errors import TuneError, UsageError
 from tuner.spec import SpecEntry, check_spec, link_starter, view_program, write_spec
 from tuner.spec_graph import find_functions
@@ -48,70 +49,6 @@ func.func @"three heads.$x"(%a: tensor<32x64xf32>, %c: tensor<32x64xf32>, %d: te
     linalg.yield %x : f32
   } -> tensor<32x48xf32>
   return %r0, %s1, %s2 : tensor<32x48xf32>, tensor<32x48xf32>, tensor<32x48xf32>
-}
-"""  # noqa: E501
-
-KINDS = """
-func.func @conv(%x: tensor<2x4x10x10xf32>, %w: tensor<8x4x3x3xf32>, %o: tensor<2x8x8x8xf32>) -> tensor<2x8x8x8xf32> {
-  %r = linalg.conv_2d_nchw_fchw ins(%x, %w : tensor<2x4x10x10xf32>, tensor<8x4x3x3xf32>) outs(%o : tensor<2x8x8x8xf32>) -> tensor<2x8x8x8xf32>
-  return %r : tensor<2x8x8x8xf32>
-}
-func.func @batchless(%x: tensor<4x10x10xf32>, %w: tensor<8x4x3x3xf32>, %o: tensor<8x8x8xf32>) -> tensor<8x8x8xf32> {
-  %r = linalg.generic {indexing_maps = [affine_map<(f, h, w, c, p, q) -> (c, h + p, w + q)>, affine_map<(f, h, w, c, p, q) -> (f, c, p, q)>, affine_map<(f, h, w, c, p, q) -> (f, h, w)>], iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction", "reduction"]} ins(%x, %w : tensor<4x10x10xf32>, tensor<8x4x3x3xf32>) outs(%o : tensor<8x8x8xf32>) {
-  ^bb0(%a: f32, %b: f32, %acc: f32):
-    %m = arith.mulf %a, %b : f32
-    %s = arith.addf %acc, %m : f32
-    linalg.yield %s : f32
-  } -> tensor<8x8x8xf32>
-  return %r : tensor<8x8x8xf32>
-}
-func.func @depthwise(%x: tensor<1x10x10x16xf32>, %w: tensor<3x3x16xf32>, %o: tensor<1x8x8x16xf32>) -> tensor<1x8x8x16xf32> {
-  %r = linalg.depthwise_conv_2d_nhwc_hwc ins(%x, %w : tensor<1x10x10x16xf32>, tensor<3x3x16xf32>) outs(%o : tensor<1x8x8x16xf32>) -> tensor<1x8x8x16xf32>
-  return %r : tensor<1x8x8x16xf32>
-}
-func.func @softmax(%x: tensor<32x64xf32>) -> tensor<32x64xf32> {
-  %empty = tensor.empty() : tensor<32x64xf32>
-  %r = linalg.softmax dimension(1) ins(%x : tensor<32x64xf32>) outs(%empty : tensor<32x64xf32>) -> tensor<32x64xf32>
-  return %r : tensor<32x64xf32>
-}
-func.func @transpose(%x: tensor<16x24x32xf32>) -> tensor<32x24x16xf32> {
-  %empty = tensor.empty() : tensor<32x24x16xf32>
-  %r = linalg.transpose ins(%x : tensor<16x24x32xf32>) outs(%empty : tensor<32x24x16xf32>) permutation = [2, 1, 0]
-  return %r : tensor<32x24x16xf32>
-}
-func.func @half(%a: tensor<4x32x64xf16>, %b: tensor<4x64x48xf16>, %o: tensor<4x32x48xf16>) -> tensor<4x32x48xf16> {
-  %r = linalg.batch_matmul ins(%a, %b : tensor<4x32x64xf16>, tensor<4x64x48xf16>) outs(%o : tensor<4x32x48xf16>) -> tensor<4x32x48xf16>
-  return %r : tensor<4x32x48xf16>
-}
-func.func @bytes(%a: tensor<32x64xi8>, %b: tensor<64x48xi8>) -> tensor<32x48xi32> {
-  %zero = arith.constant 0 : i32
-  %empty = tensor.empty() : tensor<32x48xi32>
-  %fill = linalg.fill ins(%zero : i32) outs(%empty : tensor<32x48xi32>) -> tensor<32x48xi32>
-  %r = linalg.matmul ins(%a, %b : tensor<32x64xi8>, tensor<64x48xi8>) outs(%fill : tensor<32x48xi32>) -> tensor<32x48xi32>
-  return %r : tensor<32x48xi32>
-}
-func.func @attention(%q: tensor<2x32x16xf32>, %k: tensor<2x64x16xf32>, %v: tensor<2x64x16xf32>) -> tensor<2x32x16xf32> {
-  %scale = arith.constant 0.25 : f32
-  %empty = tensor.empty() : tensor<2x32x16xf32>
-  %r = iree_linalg_ext.attention <{indexing_maps = [affine_map<(b, m, n, k1, k2) -> (b, m, k1)>, affine_map<(b, m, n, k1, k2) -> (b, k2, k1)>, affine_map<(b, m, n, k1, k2) -> (b, k2, n)>, affine_map<(b, m, n, k1, k2) -> ()>, affine_map<(b, m, n, k1, k2) -> (b, m, n)>]}> ins(%q, %k, %v, %scale : tensor<2x32x16xf32>, tensor<2x64x16xf32>, tensor<2x64x16xf32>, f32) outs(%empty : tensor<2x32x16xf32>) {
-  ^bb0(%score: f32):
-    iree_linalg_ext.yield %score : f32
-  } -> tensor<2x32x16xf32>
-  return %r : tensor<2x32x16xf32>
-}
-func.func @index_and_constant(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
-  %seven = arith.constant 7.0 : f32
-  %empty = tensor.empty() : tensor<64x32xf32>
-  %r = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<64x32xf32>) outs(%empty : tensor<64x32xf32>) {
-  ^bb0(%a: f32, %o: f32):
-    %n = linalg.index 1 : index
-    %c = arith.index_cast %n : index to i32
-    %f = arith.sitofp %c : i32 to f32
-    %m = arith.mulf %f, %seven : f32
-    %s = arith.addf %m, %a : f32
-    linalg.yield %s : f32
-  } -> tensor<64x32xf32>
-  return %r : tensor<64x32xf32>
 }
 """  # noqa: E501
 

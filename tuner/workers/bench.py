@@ -19,11 +19,12 @@ from tuner.task import Dispatch
 from tuner.workers.outcomes import CRASHED, FAILED, HUNG, MEMORY, Refused
 from tuner.workers.process import RequestFailed, Worker, WorkerDied, WorkerTimedOut
 
-ALONE_US = 200.0
+ALONE_US = 600.0
 """A dispatch that takes at least this long runs once in a sample, from inputs that were written just before."""
 
 SAMPLE_US = 1000.0
-"""Shorter ones are repeated within a sample until it takes about this long: starting one costs 20 us."""
+"""Shorter ones are repeated within a sample until it takes about this long: starting one costs 20 us, and 100 us more
+where the device's threads have to be woken."""
 
 MAX_REPEATS = 512
 
