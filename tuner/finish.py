@@ -24,18 +24,20 @@ from tuner.tables import show_us
 SPEC_NAME = "tuning_spec.mlir"
 
 MIN_PROGRAM_ROUNDS = 11
-PROGRAM_SECONDS = 20.0
-"""Default and tuned program are run in turn this often at least, and for about this long at most."""
+LEAST_PROGRAM_SECONDS, PROGRAM_SECONDS = 3.0, 20.0
+"""Default and tuned program are run in turn this often at least, and for about this long: longer for slow programs."""
 
 
 def finish_seconds(prepared: Prepared, settings: Settings) -> float:
     """Estimate the seconds of :func:`finish_program`: two builds and the view, two profiles, the comparison."""
-    return 3.0 * prepared.compile_s + 2.0 * prepared.profile_s + compare_seconds(settings)
+    return 3.0 * prepared.compile_s + 2.0 * prepared.profile_s + compare_seconds(prepared, settings)
 
 
-def compare_seconds(settings: Settings) -> float:
-    """Seconds for running default and tuned program in turn; a tenth of a short run."""
-    return PROGRAM_SECONDS if settings.seconds is None else min(PROGRAM_SECONDS, 0.1 * settings.seconds)
+def compare_seconds(prepared: Prepared, settings: Settings) -> float:
+    """Seconds for running default and tuned program in turn: about 50 rounds, and a tenth of a short run."""
+    dispatches_s = sum(t.count * t.mean_us for t in prepared.profile) * 1e-6
+    most = PROGRAM_SECONDS if settings.seconds is None else min(PROGRAM_SECONDS, 0.1 * settings.seconds)
+    return min(most, LEAST_PROGRAM_SECONDS + 100.0 * dispatches_s)
 
 
 def finish_program(
@@ -214,7 +216,7 @@ class _Finisher:
         return slower_in_program(entries, default, self._profile(vmfb))
 
     def _seconds(self) -> float:
-        most, left = compare_seconds(self._settings), self._loop.budget.left_s()
+        most, left = compare_seconds(self._prepared, self._settings), self._loop.budget.left_s()
         return most if left is None else min(most, max(2.0, left))
 
     def _compare(self, vmfb: Path, *, rounds: int = MIN_PROGRAM_ROUNDS) -> Verdict:

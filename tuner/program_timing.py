@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import TuneError
+from tuner.intervals import speedup_interval
 from tuner.numerics import NumericsReport, mlir_type
 from tuner.workers.process import RequestFailed, Worker, WorkerDied, WorkerTimedOut
 
@@ -22,6 +23,10 @@ _SAMPLE_S = 2e-3
 """A sample lasts this long at least; a shorter program runs several times in it."""
 
 _MOST_ROUNDS = 400
+_ROUNDS_TO_LOOK = 40
+_NARROW = 0.01
+"""After so many rounds, a half width of the interval of less than this, relative, is enough."""
+
 _WARM_UP_S = 0.15
 
 
@@ -67,7 +72,7 @@ def compare_programs(
     inputs
         One array per tensor argument, one NumPy scalar (``np.float32(3)``) per plain number.
     budget_s
-        Seconds to spend, about.
+        Seconds to spend at most, about; less where the speedups' intervals are soon narrow.
     min_rounds
         Least rounds; in each one every program runs once, in an order that is drawn anew.
     timeout_s
@@ -96,6 +101,8 @@ def compare_programs(
         began = time.monotonic()
         while race.rounds < _MOST_ROUNDS:
             if race.rounds >= min_rounds and time.monotonic() - began > budget_s:
+                break
+            if race.rounds >= max(min_rounds, _ROUNDS_TO_LOOK) and race.rounds % 10 == 0 and race.settled():
                 break
             race.round(rng)
         return race.comparison()
@@ -201,6 +208,15 @@ class _Race:
             return None
         seconds: float = answer["seconds"]
         return seconds / repeats
+
+    def settled(self) -> bool:
+        """Whether the interval of every speedup is narrow."""
+        reference = self._times[0]
+        for i in self._running[1:]:
+            speedup, low, high = speedup_interval(reference, self._times[i])
+            if (high - low) / 2 > _NARROW * speedup:
+                return False
+        return True
 
     def comparison(self) -> ProgramComparison:
         """Give what was measured."""

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from costmodel.candidates import Candidates
 from costmodel.prior import score as prior_score
 from costmodel.problem import Machine, RootOp
-from costmodel.ranker import Ranker
 from tuner.search.base import Proposal, Search
 from tuner.spaces.base import SearchSpace
 
@@ -32,6 +31,9 @@ class CostModelSearch(Search):
 
     def __init__(self, space: SearchSpace, machine: Machine, *, seed: int, limit: int) -> None:
         super().__init__(space, machine, seed=seed, limit=limit)
+        # Only here: XGBoost takes a second to import, and the command's --help need not wait for it.
+        from costmodel.ranker import Ranker
+
         self._random = np.random.default_rng(seed)
         self._ranker = Ranker(space.root, machine, seed)
         table = space.enumerate(limit, seed)
