@@ -24,7 +24,7 @@ from tuner.tables import show_us
 SPEC_NAME = "tuning_spec.mlir"
 
 MIN_PROGRAM_ROUNDS = 11
-LEAST_PROGRAM_SECONDS, PROGRAM_SECONDS = 3.0, 20.0
+LEAST_PROGRAM_SECONDS, PROGRAM_SECONDS = 2.0, 20.0
 """Default and tuned program are run in turn this often at least, and for about this long: longer for slow programs."""
 
 

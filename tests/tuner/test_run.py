@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import CONV1D, Command
-from tuner import tune
+from tuner import tune, tune_dispatch
 from tuner.errors import UsageError
 from tuner.records import RecordStore
 from tuner.result import TuneResult
@@ -23,6 +23,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
     folder = tmp_path_factory.mktemp("tuned")
     (folder / "conv1d.mlir").write_text(CONV1D)
     return tune(folder / "conv1d.mlir", trials=36, output_dir=folder / "out")
+
+
+def dumped(program: Path, folder: Path) -> Path:
+    """Dump a program's one dispatch of note."""
+    compile_program(program, folder / "d.vmfb", default_target_flags([]), dump_dir=folder / "dump")
+    return next(p for p in (folder / "dump").glob("*_benchmark.mlir") if "linalg.generic" in p.read_text())
 
 
 def test_a_convolution_gets_faster_and_the_spec_is_right(conv1d: Path, tuned: TuneResult, tmp_path: Path) -> None:
@@ -50,10 +56,10 @@ def test_a_convolution_gets_faster_and_the_spec_is_right(conv1d: Path, tuned: Tu
 
 
 def test_every_trial_is_a_record_with_the_default_beside_it(conv1d: Path, tmp_path: Path) -> None:
-    tune(conv1d, trials=20, search="random", output_dir=tmp_path / "out")
+    tune_dispatch(dumped(conv1d, tmp_path), trials=16, search="random", output_dir=tmp_path / "out")
     records = RecordStore(tmp_path / "out" / "records.db").records(1)
-    assert len(records) == 20
-    assert len({r.config for r in records}) == 20
+    assert len(records) == 16
+    assert len({r.config for r in records}) == 16
     for r in records:
         if r.ok:
             assert r.us and r.default_us and r.ratio and r.ratio > 0
@@ -63,11 +69,12 @@ def test_every_trial_is_a_record_with_the_default_beside_it(conv1d: Path, tmp_pa
 
 
 def test_the_same_seed_proposes_the_same_first_round(conv1d: Path, tmp_path: Path) -> None:
+    dump = dumped(conv1d, tmp_path)
     configs = []
-    for name in ("a", "b"):
-        tune(conv1d, trials=6, seed=7, output_dir=tmp_path / name)
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        tune_dispatch(dump, trials=6, seed=seed, output_dir=tmp_path / name)
         configs.append([r.config for r in RecordStore(tmp_path / name / "records.db").records(1)])
-    assert configs[0] == configs[1]
+    assert configs[0] == configs[1] != configs[2]
 
 
 def test_command_line_json_and_verify(conv1d: Path, iree_tune: Command, tmp_path: Path) -> None:
@@ -110,8 +117,7 @@ def test_extract_lists_the_tasks(conv1d: Path, iree_tune: Command) -> None:
 
 def test_one_dumped_dispatch(conv1d: Path, iree_tune: Command, tmp_path: Path) -> None:
     flags = default_target_flags([])
-    compile_program(conv1d, tmp_path / "d.vmfb", flags, dump_dir=tmp_path / "dump")
-    dump = next(p for p in (tmp_path / "dump").glob("*_benchmark.mlir") if "linalg.generic" in p.read_text())
+    dump = dumped(conv1d, tmp_path)
     done = iree_tune("dispatch", dump, "--trials", "18", "--output-dir", "out", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -116,7 +116,7 @@ def test_a_kind_is_tunable(name: str, kinds: dict[str, Kind], pool: CompilePool)
     assert len(table) >= min(1000, kind.space.size() // 4)
     assert len(table.unique()) == len(table)
     assert kind.space.attribute(table, 0) == kind.dispatch.default_config
-    assert compiling(kind, pool, 3) >= 2
+    assert compiling(kind, pool, 2) >= 1
 
 
 @pytest.mark.parametrize("kind", ["mmt4d", "pack"])
