@@ -37,7 +37,7 @@ class Case:
 
 CASES = {
     "magika": Case(ROOT / "examples/models/magika.onnx", ("8x2048xi32",), "5m"),
-    "detection": Case(ROOT / "examples/models/ppocr_det.onnx", ("1x3x480x640xf32",), "10m"),
+    "detection": Case(ROOT / "examples/models/ppocr_det.onnx", ("1x3x480x640xf32",), "6m"),
     "example": Case(ROOT / "examples/small_model.onnx", (), "90s"),
 }
 
