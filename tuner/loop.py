@@ -17,7 +17,7 @@ from tuner.budget import Budget
 from tuner.clock import PhaseClock
 from tuner.compiling import CompileJob, CompileOutcome, CompilePool
 from tuner.dispatch import instantiate
-from tuner.errors import TuneError
+from tuner.errors import TuneError, UsageError
 from tuner.interrupt import Interrupt
 from tuner.measuring import Measurer
 from tuner.progress import Reporter
@@ -37,6 +37,10 @@ takes longer unrolls too far, and is slow in all cases that were let run to thei
 
 RELATED_TASKS = 4
 """A round's outcomes are also told to the searches of at most this many other tasks of the same kind."""
+
+
+class DefaultFails(TuneError):
+    """A task's default config doesn't compile or run by itself, so there is nothing to compare with."""
 
 
 @dataclass
@@ -151,15 +155,19 @@ class TuningLoop:
 
         Raises
         ------
-        TuneError
+        DefaultFails
             If the default doesn't compile or run alone.
+        TuneError
+            If no task can be compiled or run any more: a full disk, a device that is gone.
         """
         self.ensure_default(state)
         with self.clock.phase("measure"):
             try:
                 self._switch_to(state)
+            except UsageError:  # The device itself.
+                raise
             except TuneError as error:
-                raise TuneError(f"its default config does not run alone: {error}") from error
+                raise DefaultFails(f"its default config does not run alone: {error}") from error
         with self.clock.phase("rank"):
             search = SEARCHES[self._settings.search](
                 state.space, self._machine, seed=self._settings.seed, limit=self._settings.candidates
@@ -176,7 +184,7 @@ class TuningLoop:
 
         Raises
         ------
-        TuneError
+        DefaultFails
             If it doesn't compile alone.
         """
         if state.default_artifact is None:
@@ -186,7 +194,7 @@ class TuningLoop:
             with self.clock.phase("compile"):
                 (built,) = self.pool.compile([job])
             if built.status != OK or built.path is None:
-                raise TuneError(f"its default config does not compile alone: {built.message}")
+                raise DefaultFails(f"its default config does not compile alone: {built.message}")
             state.default_artifact = built.path
             state.compile_bound_s = min(self._most_compile_s, max(LEAST_COMPILE_S, 10.0 * built.seconds))
         return state.default_artifact
@@ -202,18 +210,19 @@ class TuningLoop:
         arms = {key: Arm(weight_us=state.weight_us, best_ratio=state.best_ratio) for key, state in self.states.items()}
         allocator = Allocator(arms, coverage=coverage, rest_us=rest_us)
         self._keep_time_to_confirm()
-        while not self.budget.spent and not self.interrupt.requested:
-            key = allocator.choose()
-            if key is None:
-                return
-            for due in allocator.due & self.states.keys():
-                self.states[due].due = True
+        while (key := self._next(allocator)) is not None and not self.budget.spent and not self.interrupt.requested:
             state = self.states[key]
             began = time.monotonic()
             if not self._round(state):
                 arms[key].spent = True
             arms[key].update(state.best_ratio, time.monotonic() - began)
             self._keep_time_to_confirm()
+
+    def _next(self, allocator: Allocator) -> str | None:
+        key = allocator.choose()
+        for due in allocator.due & self.states.keys():
+            self.states[due].due = True
+        return key
 
     def _keep_time_to_confirm(self) -> None:
         promising = sum(1 for s in self.states.values() if s.best_ratio < 1.0)
@@ -224,7 +233,7 @@ class TuningLoop:
         self._report(state)
         try:
             search = state.search or self._begin(state)
-        except TuneError as error:
+        except DefaultFails as error:
             self._open = None
             state.task.dispatch = _not_tunable(state.task, str(error))
             del self.states[state.key]

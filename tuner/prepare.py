@@ -15,6 +15,7 @@ from tuner.profile import DispatchTime, check_device, profile_program
 from tuner.program import Function, Program, functions, load_program, pick_function
 from tuner.progress import Reporter
 from tuner.settings import Settings
+from tuner.spec_link import check_starter
 from tuner.toolchain import check_versions, compile_program, default_target_flags
 
 PROFILE_RUNS = 5
@@ -70,6 +71,8 @@ def prepare(program_path: Path, settings: Settings, workdir: Path, clock: PhaseC
         reporter.warn(warning)
     with clock.phase("extract"):
         check_device(settings.device)
+        if settings.starter_spec is not None:
+            check_starter(settings.starter_spec)
         reporter.phase("import", str(program_path))
         program = load_program(program_path, workdir, dims=settings.dims, inputs=settings.inputs)
         flags = [*default_target_flags(settings.compile_flags), *settings.compile_flags]

@@ -19,6 +19,7 @@ from tuner.result import TuneResult
 from tuner.run import scratch
 from tuner.settings import Settings
 from tuner.spec import SpecEntry, write_spec
+from tuner.spec_link import check_starter
 from tuner.summary import gain_note, task_results
 from tuner.task import Task
 from tuner.toolchain import check_versions, default_target_flags
@@ -41,6 +42,8 @@ def tune_dispatch(file: Path, settings: Settings, reporter: Reporter) -> TuneRes
     dispatch = parse_dispatch(file)
     if dispatch.not_tunable:
         raise UsageError(f"{file} can't be tuned: {dispatch.not_tunable}")
+    if settings.starter_spec is not None:
+        check_starter(settings.starter_spec)
     flags = [*default_target_flags(settings.compile_flags), *settings.compile_flags]
     with ExitStack() as stack:
         stack.enter_context(hold(settings.output_dir))

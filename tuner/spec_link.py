@@ -77,6 +77,11 @@ def link_starter(spec: Path, starter: Path, out: Path) -> Path:
     return out
 
 
+def check_starter(starter: Path) -> None:
+    """Raise UsageError if a file is not a tuning spec that can be merged with another."""
+    _read_starter(starter, ir.Context())
+
+
 def _read_starter(starter: Path, context: ir.Context) -> ir.Module:
     """Read a user's spec and make it leave ops alone that have a config."""
     try:

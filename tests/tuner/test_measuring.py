@@ -137,7 +137,7 @@ def test_a_slow_candidate_is_stopped_early(measurer: Measurer, bench: Bench) -> 
     outcome = measurer.trial(bench.slow, timeout_s=5, best_ratio=0.5, budget_s=5)
     assert outcome.status == "ok" and outcome.stopped_early
     assert outcome.ratio is not None and outcome.ratio > 1.5
-    assert outcome.samples <= 2
+    assert outcome.samples <= 4
     assert time.monotonic() - began < 2
 
 
