@@ -50,6 +50,7 @@ def link_starter(spec: Path, starter: Path, out: Path) -> Path:
     own_text = spec.read_text(encoding="utf-8")
     own = ir.Module.parse(own_text, context)
     theirs = _read_starter(starter, context)
+    _agree_on_argument(own, theirs)
     with context, ir.Location.unknown(context):
         linked = ir.Module.create()
         top = linked.operation
@@ -75,6 +76,15 @@ def link_starter(spec: Path, starter: Path, out: Path) -> Path:
     note = f"// Linked with {starter.name}, which leaves alone what this spec has configured.\n"
     out.write_text(_with_comments(done.stdout, own_text, note), encoding="utf-8")
     return out
+
+
+def _agree_on_argument(*specs: ir.Module) -> None:
+    """Mark the entries' arguments as consumed unless none is; the compiler's linker wants all to be the same."""
+    entries = [op.operation for spec in specs for op in spec.body if _ENTRY in op.operation.attributes]
+    if len({str(entry.attributes["arg_attrs"]) for entry in entries}) > 1:
+        for entry in entries:
+            with entry.context:
+                entry.attributes["arg_attrs"] = ir.Attribute.parse("[{transform.consumed}]")
 
 
 def check_starter(starter: Path) -> None:

@@ -59,8 +59,10 @@ def spec_text(header: str, matchers: Sequence[str], anchors: Sequence[str], pass
 
 
 def _entry_text(matchers: Sequence[str], anchors: Sequence[str], passes: Sequence[str]) -> str:
+    # Passes give a new handle for the dispatch; where none run, the compiler warns of a handle that isn't used up.
+    use = "consumed" if passes else "readonly"
     lines = [
-        f"transform.named_sequence @__kernel_config(%dispatch: {_OP} {{transform.consumed}}) -> {_OP}",
+        f"transform.named_sequence @__kernel_config(%dispatch: {_OP} {{transform.{use}}}) -> {_OP}",
         "    attributes {iree_codegen.tuning_spec_entrypoint} {",
     ]
     handle = "%dispatch"

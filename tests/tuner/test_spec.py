@@ -266,6 +266,17 @@ def test_starter_spec_fills_in_but_never_overrides(pairs: Built, tmp_path: Path)
     assert sorted(check.applied) == sorted((*mine[0].names, *rest))
 
 
+def test_starter_spec_of_an_earlier_run(pairs: Built, tmp_path: Path) -> None:
+    first, second = entry_for(pairs, "arith.addf"), entry_for(pairs, "arith.maximumf")
+    starter, own, linked = tmp_path / "starter.mlir", tmp_path / "own.mlir", tmp_path / "linked.mlir"
+    write_spec([first], pairs.others([first]), "First", starter, view=pairs.view)
+    write_spec([second], pairs.others([second]), "Second", own, view=pairs.view)
+    link_starter(own, starter, linked)
+    check = check_spec(pairs.mlir, pairs.flags, linked, pairs.dumps, [first, second], tmp_path)
+    assert check.problems == []
+    assert sorted(check.applied) == sorted((*first.names, *second.names))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
