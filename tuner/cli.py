@@ -15,6 +15,7 @@ from tuner import __version__
 from tuner.budget import parse_duration
 from tuner.errors import TuneError, UsageError
 from tuner.progress import make_reporter
+from tuner.runners import RUNNERS
 from tuner.search import SEARCHES
 from tuner.settings import Settings
 
@@ -107,6 +108,13 @@ _search_options = _stack(
     click.option("--starter-spec", type=click.Path(path_type=Path), help="Tuning spec to build on and to merge."),
     click.option("--resume", is_flag=True, help="Go on with the run in the output directory; repeat no trial."),
     click.option("--store", metavar="URL", help="SQLAlchemy URL of the record store [OUTPUT_DIR/records.db]."),
+    click.option(
+        "--runner",
+        type=click.Choice(RUNNERS),
+        default=RUNNERS[0],
+        show_default=True,
+        help="What times candidates; iree-benchmark-module is slow, and a reference.",
+    ),
     click.option("--compile-workers", type=int, help="Processes that compile candidates [one per core]."),
 )
 

@@ -54,7 +54,7 @@ def confirm_task(state: TaskState, loop: TuningLoop, *, budget_s: float, rounds:
     finalists = [r for r in state.ranking() if (r.ratio or 1.0) < 1.0 / LEAST_GAIN][:FINALISTS]
     if not finalists:
         return None
-    jobs = [CompileJob(str(i), instantiate(state.task.dispatch, r.config)) for i, r in enumerate(finalists)]
+    jobs = [CompileJob(str(i), instantiate(state.dispatch, r.config)) for i, r in enumerate(finalists)]
     built = {int(o.key): o.path for o in loop.pool.compile(jobs) if o.status == OK and o.path is not None}
     order = sorted(built)
     loop.open(state)

@@ -9,7 +9,8 @@ from tuner.mlir_ops import attribute_int, operand_groups, shape_of, span_bytes, 
 from tuner.task import Slot
 
 SUBSPAN = "hal.interface.binding.subspan"
-_READ_ONLY = 1  # Bit of a subspan's descriptor_flags.
+_READ_ONLY, _INDIRECT = 1, 2
+"""Bits of a subspan's descriptor_flags. Constants are bound directly; what a program computes, through a table."""
 
 _READS = frozenset(
     {
@@ -67,7 +68,8 @@ def find_slots(kernel: Any, call: HostCall) -> list[Slot]:
         if op.name != SUBSPAN:
             continue
         read, write = access(op.results[0])
-        if (attribute_int(op, "descriptor_flags") or 0) & _READ_ONLY:
+        flags = attribute_int(op, "descriptor_flags") or 0
+        if flags & _READ_ONLY:
             write = False
         if not read and not write:
             continue
@@ -82,7 +84,9 @@ def find_slots(kernel: Any, call: HostCall) -> list[Slot]:
         binding = call.bindings[place]
         if start + length > binding.length:
             raise UnknownRange("its benchmark gives it less memory than it needs")
-        slots.append(Slot(binding.offset + start, length, shaped[1], read, write))
+        slots.append(
+            Slot(binding.offset + start, length, shaped[1], read, write, flags & (_READ_ONLY | _INDIRECT) == _READ_ONLY)
+        )
     return slots
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
 FASTER = "faster"
 SLOWER = "slower"
 UNDECIDED = "undecided"
 
+SAME_CODE = 0.015
+"""Standard deviation, relative, of the settled times of the same code loaded twice: where it lies in memory, and the
+machine's slower changes. No number of samples taken within a second shows a smaller difference."""
+
 _RESAMPLES = 4000
-_FLOOR_PART = 8
-_FLOOR_RESAMPLES = 200
+_TRIM = 0.2
 _FEW_ROUNDS = 6
 """With fewer rounds than this even the extremes are not a 95 % interval of the median."""
 
@@ -86,49 +91,73 @@ def decide(low: float, high: float, *, least: float = 1.0) -> str:
     return UNDECIDED
 
 
-def floor_time(samples: ArrayLike) -> float:
-    """Time of a run that nothing disturbed: the mean of the fastest eighth of the samples.
+def paired_ratio(samples: ArrayLike, default_samples: ArrayLike, level: float = 0.95) -> tuple[float, float, float]:
+    """Estimate a ratio of times from samples that were taken in turn.
 
-    What disturbs a run (another process, an interrupt) only ever makes it longer. With eight samples or
-    fewer this is the fastest.
+    The mean of ``log(sample / default)`` without its extreme fifths, so that what both sides of a pair share (a
+    machine that slows down) cancels and a stall in one of them does not count. The interval is of Student's t with
+    Yuen's standard error for trimmed means [1]_, and :data:`SAME_CODE` on top of it. Where the sides don't pair up
+    (a default that is much slower runs less often), each side has its own mean and standard error.
+
+    Parameters
+    ----------
+    samples, default_samples
+        Shapes (n,) and (m,), any unit; with n equal to m, pairs.
+    level
+        Coverage of the interval.
+
+    Returns
+    -------
+    ratio, low, high
+        Below 1: ``samples`` are faster. From a single sample the interval is (0, inf).
+
+    References
+    ----------
+    .. [1] K. K. Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974), 165-170.
+    """
+    ours, theirs = np.log(np.asarray(samples, float)), np.log(np.asarray(default_samples, float))
+    if ours.size == theirs.size:
+        centre, error, freedom = _trimmed(ours - theirs)
+    else:
+        one, two = _trimmed(ours), _trimmed(theirs)
+        centre, error, freedom = one[0] - two[0], float(np.hypot(one[1], two[1])), min(one[2], two[2])
+    if freedom < 1:
+        return float(np.exp(centre)), 0.0, float("inf")
+    half = float(np.hypot(student_t(level, freedom) * error, student_t(level, 1000) * SAME_CODE))
+    return float(np.exp(centre)), float(np.exp(centre - half)), float(np.exp(centre + half))
+
+
+def _trimmed(values: NDArray[np.float64]) -> tuple[float, float, int]:
+    """Trimmed mean, its standard error, and the degrees of freedom."""
+    n = values.size
+    cut = int(_TRIM * n)
+    ordered = np.sort(values)
+    kept = ordered[cut : n - cut]
+    if kept.size < 2:
+        return float(kept.mean()), float("inf"), kept.size - 1
+    winsorised = np.clip(ordered, kept[0], kept[-1])
+    error = float(winsorised.std(ddof=1)) / ((1 - 2 * _TRIM) * np.sqrt(n))
+    return float(kept.mean()), float(error), int(kept.size) - 1
+
+
+@functools.lru_cache(maxsize=1024)
+def student_t(level: float, freedom: int) -> float:
+    """Half width of the central interval of Student's t, in standard errors."""
+    return float(stdtrit(freedom, 0.5 + level / 2))
+
+
+def typical_time(samples: ArrayLike) -> float:
+    """Give the median: what a run usually takes.
 
     Parameters
     ----------
     samples
         Shape (n,), n >= 1, any unit.
     """
-    ordered = np.sort(np.asarray(samples, float))
-    return float(ordered[: -(-ordered.size // _FLOOR_PART)].mean())
+    return float(np.median(np.asarray(samples, float)))
 
 
-def floor_ratio(samples: ArrayLike, default_samples: ArrayLike, seed: int = 0) -> tuple[float, float, float]:
-    """Ratio of two floor times and a bootstrap interval for it.
-
-    Both sides should have about as many samples: the fastest of more is faster.
-
-    Parameters
-    ----------
-    samples, default_samples
-        Shapes (n,) and (m,), taken in turn within a short time.
-    seed
-        The same samples and seed give the same interval.
-
-    Returns
-    -------
-    ratio, low, high
-        Below 1: ``samples`` are faster. The interval covers about 90 %.
-    """
-    ours, theirs = np.asarray(samples, float), np.asarray(default_samples, float)
-    rng = np.random.default_rng(seed)
-    ratios = _floors(ours, rng) / _floors(theirs, rng)
-    ratio = floor_time(ours) / floor_time(theirs)
-    low, high = np.quantile(ratios, [0.05, 0.95])
-    return ratio, float(min(low, ratio)), float(max(high, ratio))
-
-
-def _floors(samples: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Floor times of resamples, shape (resamples,)."""
-    n = samples.size
-    ordered = np.sort(samples[rng.integers(0, n, (_FLOOR_RESAMPLES, n))], axis=1)
-    floors: NDArray[np.float64] = ordered[:, : -(-n // _FLOOR_PART)].mean(axis=1)
-    return floors
+def spread_of(samples: ArrayLike) -> float:
+    """How much samples of one thing vary: half the distance between their quartiles, over the median."""
+    low, middle, high = np.quantile(np.asarray(samples, float), [0.25, 0.5, 0.75])
+    return float((high - low) / 2 / middle)

@@ -15,7 +15,7 @@ from costmodel.problem import Machine
 from tuner.allocation import Allocator, Arm
 from tuner.budget import Budget
 from tuner.clock import PhaseClock
-from tuner.compiling import CompileJob, CompileOutcome, CompilePool
+from tuner.compiling import CompileJob, CompileOutcome, CompilePool, compiler_version
 from tuner.dispatch import instantiate
 from tuner.errors import TuneError, UsageError
 from tuner.interrupt import Interrupt
@@ -25,8 +25,10 @@ from tuner.records import OK, Record, RecordStore, decode_candidates, encode_can
 from tuner.result import TuneResult
 from tuner.search import SEARCHES, Proposal, Search
 from tuner.settings import Settings
+from tuner.shelf import DispatchShelf
 from tuner.spaces.base import SearchSpace, space_for
 from tuner.task import Dispatch, Task
+from tuner.workers.conditions import Conditions
 
 CONFIRM_TASK_S = 2.0
 """Kept back for each task whose best candidate will have to be confirmed."""
@@ -49,10 +51,14 @@ class TaskState:
 
     task: Task
     space: SearchSpace
+    dispatch: Dispatch
+    """What is compiled and measured for it: the first dispatch of its key, of this program or of an earlier one."""
     search: Search | None = None
     default_artifact: Path | None = None
     compile_bound_s: float = 0.0
     default_times_us: list[float] = field(default_factory=list)
+    conditions: Conditions | None = None
+    """What its dispatch finds in the caches when it runs; chosen when it is first taken up."""
     records: list[Record] = field(default_factory=list)
     due: bool = False
     """Whether it is one of the tasks to tune."""
@@ -124,6 +130,7 @@ class TuningLoop:
         self.clock = clock
         self._reporter = reporter
         self.interrupt = interrupt
+        self._shelf = DispatchShelf(pool.cache, pool.flags, compiler_version())
         self._open: str | None = None
         self._most_compile_s = pool.timeout_s
         self.finish_s = 0.0
@@ -144,7 +151,7 @@ class TuningLoop:
             if space is None:
                 task.dispatch = _not_tunable(task, "the compiler gives no freedom here")
                 continue
-            state = TaskState(task, space)
+            state = TaskState(task, space, self._shelf.share(task.dispatch))
             self.states[state.key] = state
             self.store.add_task(self.run, task)
             state.records.extend(self.store.records(self.run, state.key))
@@ -188,8 +195,7 @@ class TuningLoop:
             If it doesn't compile alone.
         """
         if state.default_artifact is None:
-            dispatch = state.task.dispatch
-            job = CompileJob("default", instantiate(dispatch, dispatch.default_config))
+            job = CompileJob("default", instantiate(state.dispatch, state.dispatch.default_config))
             self.pool.timeout_s = self._most_compile_s
             with self.clock.phase("compile"):
                 (built,) = self.pool.compile([job])
@@ -266,7 +272,7 @@ class TuningLoop:
         return True
 
     def _compile(self, state: TaskState, configs: list[str]) -> dict[int, CompileOutcome]:
-        jobs = [CompileJob(str(row), instantiate(state.task.dispatch, config)) for row, config in enumerate(configs)]
+        jobs = [CompileJob(str(row), instantiate(state.dispatch, config)) for row, config in enumerate(configs)]
         built: dict[int, CompileOutcome] = {}
         self.pool.timeout_s = state.compile_bound_s
         with self.clock.phase("compile"):
@@ -311,7 +317,13 @@ class TuningLoop:
             If the default doesn't compile or run.
         """
         self._open = None
-        timing = self.measurer.open(state.task.dispatch, self.ensure_default(state))
+        timing = self.measurer.open(
+            state.dispatch,
+            self.ensure_default(state),
+            profile_us=state.task.profile_us,
+            conditions=state.conditions,
+        )
+        state.conditions = self.measurer.conditions
         state.default_times_us.append(timing.us)
         self._open = state.key
 
@@ -345,6 +357,7 @@ class TuningLoop:
         """Write down what the search spent; a run that was interrupted stays open for ``--resume``."""
         result.interrupted = self.interrupt.requested
         result.trials = self.budget.done
+        result.noise = self.measurer.steadiness.summary().to_json()
         result.phase_s, result.wall_s = dict(self.clock.seconds), self.clock.total()
         if not result.interrupted:
             self.store.finish_run(self.run)

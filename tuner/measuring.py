@@ -6,19 +6,21 @@ a shared machine drifts by more within a minute than most configs differ.
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tuner.errors import TuneError
-from tuner.intervals import floor_time
+from tuner.intervals import spread_of, typical_time
+from tuner.machine import read_caches
+from tuner.runners import BENCHMARK_MODULE, IN_PROCESS
+from tuner.steadiness import CpuWatch, Steadiness
 from tuner.task import Dispatch
-from tuner.workers.bench import Bench, repeats_of
+from tuner.workers.bench import Bench
+from tuner.workers.conditions import AGREES, PLAIN, Conditions, choices, nearest
 from tuner.workers.contest import Contest
 from tuner.workers.outcomes import (
     CRASHED,
@@ -33,6 +35,7 @@ from tuner.workers.outcomes import (
     TrialOutcome,
 )
 from tuner.workers.sampling import ENOUGH_SAMPLES, MAX_SAMPLES, MIN_SAMPLES, Sampling
+from tuner.workers.tool_bench import ToolBench
 
 __all__ = [
     "CRASHED",
@@ -47,11 +50,13 @@ __all__ = [
     "TrialOutcome",
 ]
 
-JUMP = 0.15
-"""Change of the default's time from trial to trial that counts as a disturbance, relative."""
+MOST_REPEATS = 2
+"""A trial that something disturbs is measured again this often at most."""
 
 _WARM_UP_S = 0.15
 _DEFAULT_BUDGET_S = 0.25
+_CHOOSE_BUDGET_S = 0.06
+_REST_S = 0.2
 _DEFAULT_TIMEOUT_S = 600.0
 
 
@@ -69,19 +74,47 @@ class Measurer:
         Bound on the process's memory above what the open device takes; None for none.
     seed
         Of the values that dispatches work on.
+    runner
+        What takes the times: ``"in-process"``, or ``"iree-benchmark-module"``, which starts a process for each
+        sample: slow, and a reference.
     """
 
-    def __init__(self, device: str, *, memory_bytes: int | None = None, seed: int = 0) -> None:
-        self._bench = Bench(device, memory_bytes=memory_bytes, seed=seed)
-        self._usual: deque[float] = deque(maxlen=5)
+    def __init__(
+        self, device: str, *, memory_bytes: int | None = None, seed: int = 0, runner: str = IN_PROCESS
+    ) -> None:
+        kind = ToolBench if runner == BENCHMARK_MODULE else Bench
+        self._bench = kind(device, memory_bytes=memory_bytes, seed=seed)
+        self._watch = CpuWatch()
+        self._l3_bytes = read_caches().get(3, 0)
+        self.steadiness = Steadiness()
 
     @property
     def pid(self) -> int | None:
         """The worker process's id; None while none runs."""
         return self._bench.worker.pid
 
-    def open(self, dispatch: Dispatch, default_artifact: Path) -> DefaultTiming:
+    @property
+    def conditions(self) -> Conditions:
+        """What the open task's dispatch finds in the caches when it runs."""
+        return self._bench.conditions
+
+    def open(
+        self,
+        dispatch: Dispatch,
+        default_artifact: Path,
+        *,
+        profile_us: float = 0.0,
+        conditions: Conditions | None = None,
+    ) -> DefaultTiming:
         """Take up a task: fill its buffer, keep the default's outputs as the right ones, and time it.
+
+        Parameters
+        ----------
+        profile_us
+            The default's time inside the program, in microseconds; 0 where it is not known.
+        conditions
+            Under which to time it, as an earlier opening found them. By default those are chosen under which the
+            default takes as long as in the program; without ``profile_us`` the plain ones.
 
         Raises
         ------
@@ -90,32 +123,46 @@ class Measurer:
         TuneError
             If the default does not run.
         """
-        self._usual.clear()
+        self.steadiness.new_task()
         try:
-            first_s = self._bench.open(dispatch, Path(default_artifact))
-            return self._time_default(first_s * 1e6)
+            first_s = self._bench.open(dispatch, Path(default_artifact), conditions or PLAIN)
+            timing = self._time_default(first_s * 1e6)
+            if conditions is None and profile_us > 0:
+                timing = self._choose_conditions(timing, profile_us)
+            return timing
         except Refused as refused:
             raise TuneError(f"the default config of {dispatch.name} does not run: {refused}") from refused
 
-    def _time_default(self, us: float) -> DefaultTiming:
+    def _choose_conditions(self, timing: DefaultTiming, profile_us: float) -> DefaultTiming:
+        """Find the conditions under which the default takes as long as in the program."""
+        if not self._bench.has_conditions or abs(math.log(timing.us / profile_us)) <= math.log(AGREES):
+            return timing
+        tried = [(self._bench.conditions, timing)]
+        for other in choices(self._l3_bytes)[1:]:
+            self._bench.change(other)
+            tried.append((other, self._time_default(timing.us, budget_s=_CHOOSE_BUDGET_S)))
+        best = nearest([t.us for _, t in tried], profile_us)
+        self._bench.change(tried[best][0])
+        return self._time_default(tried[best][1].us)
+
+    def _time_default(self, us: float, budget_s: float = _DEFAULT_BUDGET_S) -> DefaultTiming:
         # Filling the buffer ran on one core: the device's threads on the others need a while to be as awake
         # as they are inside a program.
         began = time.monotonic()
-        while time.monotonic() - began < _WARM_UP_S:
-            (us,) = self._bench.time([(self._bench.default, repeats_of(us))], _DEFAULT_TIMEOUT_S)
+        while time.monotonic() - began < min(_WARM_UP_S, budget_s):
+            (us,) = self._bench.time([(self._bench.default, self._bench.repeats(us))], _DEFAULT_TIMEOUT_S)
         samples: list[float] = []
         began = time.monotonic()
         while len(samples) < MAX_SAMPLES:
             spent = time.monotonic() - began
-            least = MIN_SAMPLES if spent < 4 * _DEFAULT_BUDGET_S else 1
-            if len(samples) >= least and spent > _DEFAULT_BUDGET_S:
+            least = MIN_SAMPLES if spent < 4 * budget_s else 1
+            if len(samples) >= least and spent > budget_s:
                 break
-            (us,) = self._bench.time([(self._bench.default, repeats_of(us))], _DEFAULT_TIMEOUT_S)
+            (us,) = self._bench.time([(self._bench.default, self._bench.repeats(us))], _DEFAULT_TIMEOUT_S)
             samples.append(us)
-        floor, median = floor_time(samples), float(np.median(samples))
+        median = typical_time(samples)
         self._bench.default_us = median
-        self._usual.append(floor)
-        return DefaultTiming(median, median / floor - 1.0)
+        return DefaultTiming(median, spread_of(samples))
 
     def trial(
         self, artifact: Path, *, best_ratio: float = 1.0, timeout_s: float, budget_s: float = 0.5
@@ -154,28 +201,28 @@ class Measurer:
             if not report.ok:
                 return TrialOutcome(WRONG, message=report.message, **errors)
 
-            def sample() -> tuple[Sampling, TrialOutcome]:
-                assert handle is not None
+            repeats = 0
+            while True:
+                self._watch.begin(self._own())
                 sampling = Sampling(self._bench, handle, best_ratio=best_ratio, timeout_s=timeout_s, budget_s=budget_s)
-                return sampling, sampling.run(first_s * 1e6)
-
-            sampling, outcome = sample()
-            if not outcome.stopped_early and self._disturbed(sampling):
-                sampling, outcome = sample()
-                outcome = replace(outcome, disturbed=True)
-            if sampling.default_samples:
-                self._usual.append(floor_time(sampling.default_samples))
-            return replace(outcome, **errors)
+                outcome = sampling.run(first_s * 1e6)
+                others, seconds = self._watch.end(self._own())
+                disturbed = self.steadiness.disturbed(sampling.default_samples, others, seconds)
+                disturbed &= not outcome.stopped_early
+                if not disturbed or repeats == MOST_REPEATS:
+                    break
+                repeats += 1
+                time.sleep(_REST_S)
+            self.steadiness.count(repeated=repeats > 0, disturbed=disturbed)
+            return replace(outcome, disturbed=disturbed, **errors)
         except Refused as refused:
             return TrialOutcome(refused.status, message=str(refused))
         finally:
             self._bench.let_go(handle)
 
-    def _disturbed(self, sampling: Sampling) -> bool:
-        """Whether the default's time is not what it was in the last trials."""
-        if not sampling.default_samples or not self._usual:
-            return False
-        return abs(floor_time(sampling.default_samples) / float(np.median(self._usual)) - 1.0) > JUMP
+    def _own(self) -> list[int]:
+        """Processes that measure."""
+        return [self.pid] if self.pid is not None else []
 
     def compare(
         self,

@@ -51,7 +51,7 @@ class TuneResult:
 
     ``default_us`` and ``tuned_us`` are medians for the whole program (for one dispatch: of the dispatch), in
     microseconds; ``speedup_ci95`` is the 95 % interval of their ratio. ``spec_path`` is None where nothing
-    helped. ``interrupted`` is set after Ctrl-C.
+    helped. ``interrupted`` is set after Ctrl-C. ``noise`` is :class:`tuner.steadiness.NoiseSeen`'s fields.
     """
 
     program: str
@@ -65,6 +65,7 @@ class TuneResult:
     speedup: float = 1.0
     speedup_ci95: tuple[float, float] = (1.0, 1.0)
     numerics: dict[str, Any] = field(default_factory=lambda: {"ok": True, "max_abs_error": 0.0, "max_rel_error": 0.0})
+    noise: dict[str, Any] = field(default_factory=dict)
     wall_s: float = 0.0
     phase_s: dict[str, float] = field(default_factory=dict)
     tasks: list[TaskResult] = field(default_factory=list)
@@ -87,6 +88,7 @@ class TuneResult:
             "speedup": round(self.speedup, 4),
             "speedup_ci95": [round(x, 4) for x in self.speedup_ci95],
             "numerics": self.numerics,
+            "noise": self.noise,
             "wall_s": round(self.wall_s, 2),
             "phase_s": {name: round(s, 2) for name, s in self.phase_s.items()},
             "trials": self.trials,
@@ -147,9 +149,23 @@ class TuneResult:
                 f"{len(others)} more tasks with {sum(t.share for t in others):.1%} of the time were not to be tuned",
                 highlight=False,
             )
+        if self.noise:
+            console.print(self.noise_line(), highlight=False, markup=False)
         for note in self.notes:
             console.print(f"note: {note}", highlight=False, markup=False)
         console.print(self.verdict(), highlight=False, markup=False, soft_wrap=True)
+
+    def noise_line(self) -> str:
+        """Say how steady the machine was."""
+        n = self.noise
+        line = f"noise: runs of the same code varied by {n['spread']:.1%}, from trial to trial by {n['drift']:.0%}"
+        if n["other_load"] >= 0.05:
+            line += f", other processes kept {n['other_load']:.1f} CPUs busy"
+        if n["repeated"]:
+            line += f"; {n['repeated']} disturbed trials were measured again"
+        if n["disturbed"]:
+            line += f", {n['disturbed']} of them stayed disturbed"
+        return line
 
     def verdict(self) -> str:
         """Say in one or two lines what was gained and how to use it."""

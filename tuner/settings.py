@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.errors import UsageError
+from tuner.runners import RUNNERS
 from tuner.search import SEARCHES
 
 DEFAULT_TIME_BUDGET_S = 600.0
@@ -59,6 +60,8 @@ class Settings:
         A tuning spec that is applied first and merged with the result.
     store
         SQLAlchemy URL of the record store; by default ``records.db`` in ``output_dir``.
+    runner
+        What times candidates, one of :data:`tuner.runners.RUNNERS`.
     compile_workers
         Worker processes that compile; by default one per core.
     cache_dir
@@ -82,12 +85,15 @@ class Settings:
     resume: bool = False
     starter_spec: Path | None = None
     store: str | None = None
+    runner: str = RUNNERS[0]
     compile_workers: int | None = None
     cache_dir: Path = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:
         if self.search not in SEARCHES:
             raise UsageError(f"unknown search '{self.search}': choose one of {', '.join(SEARCHES)}")
+        if self.runner not in RUNNERS:
+            raise UsageError(f"unknown runner '{self.runner}': choose one of {', '.join(RUNNERS)}")
         if not 0 < self.coverage <= 1:
             raise UsageError(f"coverage must be more than 0 and at most 1 (or 100 %), not {self.coverage:g}")
         for name, value in (

@@ -25,6 +25,8 @@ class Slot:
         MLIR element type.
     read, write
         What the dispatch does with it.
+    constant
+        Whether it holds the program's constants, which no dispatch writes.
     """
 
     offset: int
@@ -32,6 +34,7 @@ class Slot:
     dtype: str
     read: bool
     write: bool
+    constant: bool = False
 
 
 @dataclass(frozen=True)

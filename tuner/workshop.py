@@ -61,7 +61,7 @@ def workshop(
         pool = stack.enter_context(
             CompilePool(flags, settings.cache_dir / "artifacts", timeout_s=CANDIDATE_TIMEOUT_S, **workers)
         )
-        measurer = stack.enter_context(Measurer(settings.device, seed=settings.seed))
+        measurer = stack.enter_context(Measurer(settings.device, seed=settings.seed, runner=settings.runner))
         yield TuningLoop(
             run=run,
             store=store,

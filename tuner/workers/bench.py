@@ -16,6 +16,7 @@ from typing import Any
 from tuner.errors import TuneError, UsageError
 from tuner.numerics import NumericsReport
 from tuner.task import Dispatch
+from tuner.workers.conditions import PLAIN, Conditions
 from tuner.workers.outcomes import CRASHED, FAILED, HUNG, MEMORY, Refused
 from tuner.workers.process import RequestFailed, Worker, WorkerDied, WorkerTimedOut
 
@@ -36,13 +37,6 @@ _OPEN_TIMEOUT_S = 600.0
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory", "bad_alloc")
 
 
-def repeats_of(us: float) -> int:
-    """How often a dispatch that takes ``us`` microseconds runs within a sample."""
-    if us >= ALONE_US:
-        return 1
-    return min(MAX_REPEATS, math.ceil(SAMPLE_US / max(us, 0.1)))
-
-
 class Bench:
     """One task at a time on one device, in a process that may die.
 
@@ -56,6 +50,9 @@ class Bench:
         Of the values that dispatches work on.
     """
 
+    has_conditions = True
+    """Whether :attr:`conditions` change what is timed."""
+
     def __init__(self, device: str, *, memory_bytes: int | None = None, seed: int = 0) -> None:
         self.device = device
         self.worker = Worker(_MODULE, setup={"device": device, "seed": seed}, memory_bytes=memory_bytes)
@@ -63,6 +60,8 @@ class Bench:
         self._open_in: int | None = None
         self.default = 0
         """Handle of the open task's default artifact."""
+        self.conditions = PLAIN
+        """What the open task's dispatch finds in the caches."""
         self._default_times: deque[tuple[float, float]] = deque(maxlen=64)
         self.default_us = 0.0
         """The default's last time, in microseconds."""
@@ -74,9 +73,10 @@ class Bench:
             raise TuneError("no task is open")
         return self._task[0]
 
-    def open(self, dispatch: Dispatch, default_artifact: Path) -> float:
+    def open(self, dispatch: Dispatch, default_artifact: Path, conditions: Conditions = PLAIN) -> float:
         """Take up a task; return the seconds of its default's first run."""
         self._task = dispatch, default_artifact
+        self.conditions = conditions
         self._default_times.clear()
         return self._open()
 
@@ -88,8 +88,24 @@ class Bench:
         answer = self.call({"op": "reference", "path": str(self._task[1])}, _OPEN_TIMEOUT_S)
         self.default = answer["handle"]
         self._open_in = self.worker.pid
+        self._tell_conditions()
         seconds: float = answer["seconds"]
         return seconds
+
+    def change(self, conditions: Conditions) -> None:
+        """Run the open task's dispatch under other conditions from now on."""
+        self.conditions = conditions
+        self._default_times.clear()
+        self._tell_conditions()
+
+    def _tell_conditions(self) -> None:
+        self.call({"op": "evict", "bytes": self.conditions.evict_bytes}, _OPEN_TIMEOUT_S)
+
+    def repeats(self, us: float) -> int:
+        """How often a dispatch that takes ``us`` microseconds runs within a sample."""
+        if us >= ALONE_US or self.conditions.alone:
+            return 1
+        return min(MAX_REPEATS, math.ceil(SAMPLE_US / max(us, 0.1)))
 
     @property
     def epoch(self) -> int | None:
@@ -127,14 +143,19 @@ class Bench:
 
     def time(self, runs: Sequence[tuple[int, int]], timeout_s: float) -> list[float]:
         """Time ``(handle, repeats)`` runs one after the other; microseconds of one repeat each."""
-        answer = self.call({"op": "time", "runs": list(runs)}, timeout_s)
-        times = [s * 1e6 / repeats for s, (_, repeats) in zip(answer["seconds"], runs, strict=True)]
+        seconds = self._seconds(runs, timeout_s)
+        times = [s * 1e6 / repeats for s, (_, repeats) in zip(seconds, runs, strict=True)]
         now = time.monotonic()
         for (handle, _), us in zip(runs, times, strict=True):
             if handle == self.default:
                 self.default_us = us
                 self._default_times.append((now, us))
         return times
+
+    def _seconds(self, runs: Sequence[tuple[int, int]], timeout_s: float) -> list[float]:
+        """Seconds of each run, all its repeats together."""
+        seconds: list[float] = self.call({"op": "time", "runs": list(runs)}, timeout_s)["seconds"]
+        return seconds
 
     def recent_defaults(self) -> list[float]:
         """Times of the default that are not stale, oldest first."""

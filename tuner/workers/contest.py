@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tuner.errors import TuneError
 from tuner.numerics import NumericsReport
-from tuner.workers.bench import Bench, repeats_of
+from tuner.workers.bench import Bench
 from tuner.workers.outcomes import OK, WRONG, CompareOutcome, Refused
 
 # A short sample is taken this often in a round, and the fastest counts: a disturbance only makes it longer.
@@ -96,7 +96,7 @@ class Contest:
             self._us[i] = min(self._us[i], us)
 
     def _sample(self, i: int) -> float:
-        repeats = repeats_of(self._us[i])
+        repeats = self._bench.repeats(self._us[i])
         cost = self._us[i] * repeats
         looks = _LOOKS if cost < _SHORT_US else 1
         runs = [(self._handles[i], repeats)] * looks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,7 @@ class TaskMemory:
         self._pristine: dict[Range, NDArray[np.uint8]] = {}
         self._written: list[Range] = []
         self._kept: list[Range] = []
+        self._computed: list[Range] = []
         self._rewritten: list[Range] = []
         self._reference: list[tuple[Slot, NDArray, float]] = []
         self._fill(seed)
@@ -114,6 +116,8 @@ class TaskMemory:
         self._written = written
         read = merge((s.offset, s.offset + s.length) for s in self.slots if s.read)
         self._kept = subtract(read, written)
+        constants = merge((s.offset, s.offset + s.length) for s in self.slots if s.constant)
+        self._computed = subtract(self._kept, constants)
         self._rewritten = subtract(read, self._kept)
 
     def typed(self, slot: Slot) -> NDArray:
@@ -126,16 +130,22 @@ class TaskMemory:
         """Put everything that the dispatch writes back to the first values."""
         self._restore(self._written)
 
-    def rewrite_inputs(self) -> None:
+    def rewrite_inputs(self, *, constants: bool = True) -> None:
         """Write what the dispatch reads once more, as the dispatch before it in a program does.
 
         Inputs then lie in the caches of whichever core wrote them, and not where the last run of this dispatch has
         left them: a reduction over 4 MB takes 1.0 ms so, as it does in its program, and 0.5 ms when it only runs
         again and again. Of a large input the last part is enough: the caches hold no more. What is both read and
         written is put back whole, or it would drift.
+
+        Parameters
+        ----------
+        constants
+            Whether the program's constants are among them: no dispatch writes those.
         """
         self._restore(self._rewritten)
-        self._restore((max(start, end - FRESH_BYTES), end) for start, end in self._kept)
+        kept = self._kept if constants else self._computed
+        self._restore((max(start, end - FRESH_BYTES), end) for start, end in kept)
 
     def _restore(self, ranges: Iterable[Range]) -> None:
         for start, end in ranges:
@@ -158,6 +168,14 @@ class TaskMemory:
     def restore_all(self) -> None:
         """Put every slot back to the first values."""
         self._restore(self._pristine)
+
+    def save(self, path: Path) -> None:
+        """Write the buffer with its first values to a file; what lies between the slots stays a hole."""
+        with path.open("wb") as file:
+            file.truncate(self.bytes.size)
+            for (start, _), values in self._pristine.items():
+                file.seek(start)
+                file.write(values.tobytes())
 
     def keep_reference(self) -> None:
         """Take what is in the written slots now as the right outputs.
@@ -186,6 +204,25 @@ class TaskMemory:
     def outputs(self) -> list[tuple[Slot, NDArray, NDArray, float]]:
         """Pair each written slot's reference with what stands there now, and give the scale."""
         return [(slot, values, self.typed(slot), scale) for slot, values, scale in self._reference]
+
+
+class Evicter:
+    """Memory that is touched to push other data out of the caches.
+
+    Parameters
+    ----------
+    size
+        In bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.bytes = size
+        self._words = np.zeros(size // 8, np.int64)
+
+    def run(self) -> None:
+        """Read and write all of it: filling would go past the caches."""
+        if self.bytes:
+            np.add(self._words, 1, out=self._words)
 
 
 def merge(ranges: Iterable[Range]) -> list[Range]:

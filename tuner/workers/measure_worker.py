@@ -12,6 +12,8 @@ op              request                             answer
 ``check``       ``path``                            ``handle``, ``seconds``, ``report``: run once, compared
 ``time``        ``runs``: (handle, repeats) pairs   ``seconds`` of each
 ``unload``      ``handle``                          nothing
+``evict``       ``bytes``                           nothing; so much memory is touched before each sample
+``save``        ``path``                            nothing; the buffer's first values are in the file
 ==============  ==================================  =======================================================
 """
 
@@ -27,7 +29,7 @@ from typing import Any
 
 from tuner.numerics import NumericsReport, compare_outputs
 from tuner.task import ENTRY_POINT
-from tuner.workers.device_memory import TaskMemory
+from tuner.workers.device_memory import Evicter, TaskMemory
 from tuner.workers.serving import Handler, serve
 
 
@@ -69,6 +71,7 @@ class MeasureDevice:
         self._hal = rt.create_hal_module(self._instance, self._device)
         self._memory: TaskMemory | None = None
         self._loaded: dict[int, tuple[Any, Any]] = {}
+        self._evicter = Evicter(0)
         self._next = 0
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +83,12 @@ class MeasureDevice:
             return self._check(request["path"])
         if op == "unload":
             self._loaded.pop(request["handle"], None)
+            return {}
+        if op == "evict":
+            self._evicter = Evicter(request["bytes"])
+            return {}
+        if op == "save":
+            self.memory.save(Path(request["path"]))
             return {}
         if op == "reference":
             return self._reference(request["path"])
@@ -116,7 +125,8 @@ class MeasureDevice:
         return time.perf_counter() - began
 
     def _time(self, handle: int, repeats: int) -> float:
-        self.memory.rewrite_inputs()
+        self._evicter.run()
+        self.memory.rewrite_inputs(constants=not self._evicter.bytes)
         return self._run(handle, repeats)
 
     def _reference(self, path: str) -> dict[str, Any]:

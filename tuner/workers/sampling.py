@@ -5,22 +5,27 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tuner.intervals import floor_ratio, floor_time
-from tuner.workers.bench import Bench, repeats_of
+from tuner.intervals import paired_ratio, typical_time
+from tuner.workers.bench import Bench
 from tuner.workers.outcomes import OK, TrialOutcome
 
 SLOW = 3.0
 """A candidate this many times slower than the best so far is left after its first looks."""
 
-ALSO_RAN = 1.15
+ALSO_RAN = 1.1
 """A candidate surely this many times slower than the best so far needs no narrow interval."""
 
-NARROW = 0.02
-"""Half width of the interval, relative, at which a candidate has been measured well enough."""
+SURELY = 0.99
+"""Level of the intervals that stop the sampling: they are looked at again and again, and each look is a chance to be
+wrong. The outcome's own interval is a 95 % one."""
 
-MIN_SAMPLES = 3
-ENOUGH_SAMPLES = 6
-MAX_SAMPLES = 40
+NARROW = 0.045
+"""Half width of that interval, relative, at which a candidate has been measured well enough: most of it is what no
+number of samples narrows."""
+
+MIN_SAMPLES = 4
+ENOUGH_SAMPLES = 8
+MAX_SAMPLES = 60
 
 # A run this short may have waited longer for the device's threads than it took.
 _SHORT_US = 2e3
@@ -69,7 +74,7 @@ class Sampling:
         if first_us > bound:
             looks = [first_us]
             while min(looks) > bound and len(looks) <= self._second_looks(first_us, bound):
-                looks.append(self._run_candidate(repeats_of(first_us), first_us))
+                looks.append(self._run_candidate(self._bench.repeats(first_us), first_us))
             if min(looks) > bound:
                 return self._slow(looks)
         began = time.monotonic()
@@ -89,14 +94,24 @@ class Sampling:
     def _slow(self, looks: list[float]) -> TrialOutcome:
         if not self._bench.recent_defaults() and self._bench.default_us < 2 * sum(looks):
             self._run_default()
-        return TrialOutcome(OK, stopped_early=True, **self._figures(looks))
+        us, defaults = min(looks), self._defaults(len(looks))
+        return TrialOutcome(
+            OK,
+            stopped_early=True,
+            us=us,
+            default_us=typical_time(defaults),
+            ratio=us / typical_time(defaults),
+            ratio_low=us / max(defaults),
+            ratio_high=max(looks) / min(defaults),
+            samples=len(looks),
+        )
 
     def _figures(self, samples: list[float]) -> dict[str, Any]:
         defaults = self._defaults(len(samples))
-        ratio, low, high = floor_ratio(samples, defaults)
+        ratio, low, high = paired_ratio(samples, defaults)
         return {
-            "us": floor_time(samples),
-            "default_us": floor_time(defaults),
+            "us": typical_time(samples),
+            "default_us": typical_time(defaults),
             "ratio": ratio,
             "ratio_low": low,
             "ratio_high": high,
@@ -104,7 +119,9 @@ class Sampling:
         }
 
     def _defaults(self, count: int) -> list[float]:
-        """Default times to compare ``count`` samples with: about as many, none of them stale."""
+        """Default times to compare ``count`` samples with: those taken in turn with them, or recent ones."""
+        if len(self.default_samples) == count:
+            return self.default_samples
         recent = self._bench.recent_defaults() or [self._bench.default_us]
         return recent[-max(count, MIN_SAMPLES) :]
 
@@ -114,12 +131,12 @@ class Sampling:
         A default that is much slower than the candidate is not run each time, or it would take nearly all
         the time: it gets about half, and its recent times stand in.
         """
-        cost = us * repeats_of(us)
-        default_cost = self._bench.default_us * repeats_of(self._bench.default_us)
+        cost = us * self._bench.repeats(us)
+        default_cost = self._bench.default_us * self._bench.repeats(self._bench.default_us)
         affordable = self._spent_default_us + default_cost <= self._spent_us + 1.5 * cost
         if affordable or not self._bench.recent_defaults():
             self._run_default()
-        self.samples.append(self._run_candidate(repeats_of(us), us))
+        self.samples.append(self._run_candidate(self._bench.repeats(us), us))
 
     def _run_candidate(self, repeats: int, expected_us: float) -> float:
         timeout_s = self._timeout_s + 10e-6 * expected_us * repeats
@@ -128,7 +145,7 @@ class Sampling:
         return us
 
     def _run_default(self) -> None:
-        repeats = repeats_of(self._bench.default_us)
+        repeats = self._bench.repeats(self._bench.default_us)
         timeout_s = self._timeout_s + 10e-6 * self._bench.default_us * repeats
         (us,) = self._bench.time([(self._bench.default, repeats)], timeout_s)
         self._spent_default_us += us * repeats
@@ -140,7 +157,7 @@ class Sampling:
             return spent_s > 3 * self._budget_s
         if spent_s > self._budget_s:
             return True
-        ratio, low, high = floor_ratio(self.samples, self._defaults(n))
+        ratio, low, high = paired_ratio(self.samples, self._defaults(n), SURELY)
         if low > ALSO_RAN * self._best:
             return True
         return n >= ENOUGH_SAMPLES and (high - low) / 2 <= NARROW * ratio
