@@ -43,7 +43,12 @@ class RealTask:
     @property
     def label(self) -> str:
         """A name for tables."""
-        return f"{self.model} {self.task.name.split('dispatch_')[-1]}"
+        return short_label(self.model, self.task)
+
+
+def short_label(model: str, task: Task) -> str:
+    """Name a task of a model so that it fits into a table."""
+    return f"{model} {task.name.split('dispatch_')[-1]}"[:40]
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tuner.waiting import WAITS
+
 PHASES = ("extract", "rank", "compile", "measure", "train", "confirm")
 
 
@@ -15,6 +17,7 @@ class PhaseClock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.started = time.monotonic()
+        self._waited = WAITS.seconds
         self._open: list[tuple[str, float]] = []
 
     @contextmanager
@@ -33,6 +36,10 @@ class PhaseClock:
             self.seconds[name] += now - since
             if self._open:
                 self._open[-1] = (self._open[-1][0], now)
+
+    def own(self) -> float:
+        """Seconds since the clock was made in which nothing was compiled or measured: the tuner's own work."""
+        return max(0.0, self.total() - (WAITS.seconds - self._waited))
 
     def total(self) -> float:
         """Wall seconds since the clock was made."""

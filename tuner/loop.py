@@ -358,6 +358,7 @@ class TuningLoop:
         result.interrupted = self.interrupt.requested
         result.trials = self.budget.done
         result.noise = self.measurer.steadiness.summary().to_json()
+        result.own_s = self.clock.own()
         result.phase_s, result.wall_s = dict(self.clock.seconds), self.clock.total()
         if not result.interrupted:
             self.store.finish_run(self.run)

@@ -72,6 +72,7 @@ def profile_program(
     workdir: Path,
     *,
     runs: int,
+    seconds: float = _SECONDS,
 ) -> list[DispatchTime]:
     """Run a program several times under the profiler.
 
@@ -79,6 +80,8 @@ def profile_program(
     ----------
     runs
         Least number of invocations that count; a short program gets more.
+    seconds
+        For all of them, about.
 
     Raises
     ------
@@ -90,7 +93,7 @@ def profile_program(
     if not first:
         return []
     total_s = sum(ns for events in first.values() for ns in events) / 2e9
-    count = max(runs + 1, min(_MOST_RUNS, int(_SECONDS / max(total_s, 1e-6))))
+    count = max(runs + 1, min(_MOST_RUNS, int(seconds / max(total_s, 1e-6))))
     events = _events(vmfb, device, function, arguments, workdir, runs=count)
     return [_summarise(key, times, count) for key, times in events.items()]
 

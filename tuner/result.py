@@ -52,6 +52,7 @@ class TuneResult:
     ``default_us`` and ``tuned_us`` are medians for the whole program (for one dispatch: of the dispatch), in
     microseconds; ``speedup_ci95`` is the 95 % interval of their ratio. ``spec_path`` is None where nothing
     helped. ``interrupted`` is set after Ctrl-C. ``noise`` is :class:`tuner.steadiness.NoiseSeen`'s fields.
+    ``own_s`` is the part of ``wall_s`` in which nothing was compiled or measured.
     """
 
     program: str
@@ -67,6 +68,7 @@ class TuneResult:
     numerics: dict[str, Any] = field(default_factory=lambda: {"ok": True, "max_abs_error": 0.0, "max_rel_error": 0.0})
     noise: dict[str, Any] = field(default_factory=dict)
     wall_s: float = 0.0
+    own_s: float = 0.0
     phase_s: dict[str, float] = field(default_factory=dict)
     tasks: list[TaskResult] = field(default_factory=list)
     trials: int = 0
@@ -90,6 +92,7 @@ class TuneResult:
             "numerics": self.numerics,
             "noise": self.noise,
             "wall_s": round(self.wall_s, 2),
+            "own_s": round(self.own_s, 2),
             "phase_s": {name: round(s, 2) for name, s in self.phase_s.items()},
             "trials": self.trials,
             "spec": str(self.spec_path) if self.spec_path else None,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from tuner.waiting import WAITS
 from tuner.workers.spawning import spawn
 
 _LAUNCHER = Path(__file__).parent / "workers" / "launch.py"
@@ -59,7 +60,7 @@ def run_process(
         # A group of its own: a kill reaches all of it, and Ctrl-C reaches the tuner alone.
         start_new_session=True,
     )
-    with process:
+    with process, WAITS.wait():
         try:
             out, err = _communicate(process, timeout_s, stall_s)
         except BaseException:

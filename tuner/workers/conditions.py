@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-AGREES = 1.15
+AGREES = 1.1
 """A default time this near to the program's profile, as a ratio, asks for no other conditions."""
 
 

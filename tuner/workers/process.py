@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.waiting import WAITS
 from tuner.workers import framing
 from tuner.workers.spawning import spawn
 
@@ -237,8 +238,9 @@ class Worker:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         os.ftruncate(self._log, 0)  # What it says from now on belongs to this request.
         try:
-            framing.send(self._sock, dict(request), deadline)
-            answer = framing.receive(self._sock, deadline)
+            with WAITS.wait():
+                framing.send(self._sock, dict(request), deadline)
+                answer = framing.receive(self._sock, deadline)
         except TimeoutError:
             self._end()
             raise WorkerTimedOut(f"no answer within {timeout_s:.3g} s", starting=starting) from None

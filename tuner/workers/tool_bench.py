@@ -11,6 +11,7 @@ from pathlib import Path
 from tuner.errors import TuneError
 from tuner.numerics import NumericsReport
 from tuner.task import ENTRY_POINT
+from tuner.tool_process import run_process
 from tuner.toolchain import tool
 from tuner.workers.bench import Bench
 from tuner.workers.outcomes import CRASHED, FAILED, HUNG, Refused
@@ -70,7 +71,7 @@ class ToolBench(Bench):
         ]
         patience = _START_S + size / 50e6 + 20 * timeout_s
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)
+            done = run_process([str(part) for part in command], timeout_s=patience)
         except subprocess.TimeoutExpired as late:
             raise Refused(HUNG, f"iree-benchmark-module was still running after {patience:.0f} s") from late
         except OSError as error:
