@@ -41,7 +41,7 @@ class Confirmed:
     high: float
 
 
-def confirm_task(state: TaskState, loop: TuningLoop, *, budget_s: float, rounds: int = 21) -> Confirmed | None:
+def confirm_task(state: TaskState, loop: TuningLoop, *, budget_s: float, rounds: int = 60) -> Confirmed | None:
     """Re-measure the task's finalists beside the default and return the best that is surely faster.
 
     Parameters

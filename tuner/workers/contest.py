@@ -9,10 +9,6 @@ from tuner.numerics import NumericsReport
 from tuner.workers.bench import Bench
 from tuner.workers.outcomes import OK, WRONG, CompareOutcome, Refused
 
-# A short sample is taken this often in a round, and the fastest counts: a disturbance only makes it longer.
-_LOOKS = 3
-_SHORT_US = 20e3
-
 
 class Contest:
     """Times several artifacts beside each other.
@@ -98,9 +94,8 @@ class Contest:
     def _sample(self, i: int) -> float:
         repeats = self._bench.repeats(self._us[i])
         cost = self._us[i] * repeats
-        looks = _LOOKS if cost < _SHORT_US else 1
-        runs = [(self._handles[i], repeats)] * looks
-        return min(self._bench.time(runs, self._timeout_s + 10e-6 * cost * looks))
+        (us,) = self._bench.time([(self._handles[i], repeats)], self._timeout_s + 10e-6 * cost)
+        return us
 
     def outcome(self) -> CompareOutcome:
         """Give what was measured, and unload."""
