@@ -177,7 +177,7 @@ class CompilePool:
             return CompileOutcome(job.key, known.status, path, known.message, known.seconds)
         used = worker.calls > 0
         status, vmfb, message, seconds = self._compile(worker, job.text)
-        if status == CRASHED and used and not abandoned.is_set():
+        if status in (CRASHED, MEMORY) and used and not abandoned.is_set():
             # Perhaps an earlier candidate had upset the process: a fresh one decides.
             status, vmfb, message, seconds = self._compile(worker, job.text)
         if not abandoned.is_set():
@@ -214,6 +214,7 @@ class CompilePool:
             if failure.starting:
                 raise TuneError(f"the compiler does not start: {failure}") from failure
             status = MEMORY if failure.kind == "MemoryError" else CRASHED
+            worker.close()
             return status, None, _short(f"{failure.kind}: {failure}"), 0.0
         if answer["resident_bytes"] > self.memory_bytes // 2:
             worker.close()  # It keeps memory that later candidates would be denied.

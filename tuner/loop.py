@@ -199,6 +199,8 @@ class TuningLoop:
             self.pool.timeout_s = self._most_compile_s
             with self.clock.phase("compile"):
                 (built,) = self.pool.compile([job])
+                if built.status not in (OK, "failed"):  # Bad luck, more likely than not: everybody compiles this.
+                    (built,) = self.pool.compile([job])
             if built.status != OK or built.path is None:
                 raise DefaultFails(f"its default config does not compile alone: {built.message}")
             state.default_artifact = built.path

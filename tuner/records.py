@@ -248,6 +248,11 @@ class RecordStore:
                 select(RunRow.id).where(RunRow.identity == identity).order_by(RunRow.id.desc()).limit(1)
             ).first()
 
+    def runs(self) -> list[int]:
+        """List the runs, oldest first."""
+        with self._sessions() as session:
+            return list(session.scalars(select(RunRow.id).order_by(RunRow.id)))
+
     def finish_run(self, run: int) -> None:
         """Mark a run as finished."""
         with self._writing() as session:

@@ -16,13 +16,16 @@ import pytest
 
 from tests.conftest import MATMUL
 from tests.tuner.test_compiling import FLAGS, GOOD, config
+from tests.tuner.test_steadiness import busy_processes
 from tuner.compiling import CompileJob, CompilePool
 from tuner.dispatch import instantiate, parse_dispatch
 from tuner.errors import TuneError, UsageError
 from tuner.measuring import Measurer
 from tuner.program_timing import compare_programs
+from tuner.runners import BENCHMARK_MODULE
 from tuner.task import Dispatch, Slot
 from tuner.toolchain import compile_program
+from tuner.workers.conditions import PLAIN, choices, nearest
 from tuner.workers.device_memory import TaskMemory, merge, ordinary_values, subtract
 
 ENDLESS = """
@@ -158,12 +161,38 @@ def test_a_hanging_candidate(measurer: Measurer, bench: Bench) -> None:
     assert measurer.pid != before
 
 
+def kill_when_measuring(measurer: Measurer, times: int) -> threading.Thread:
+    """Kill the measuring process that there is in 0.3 s, and so often the next one."""
+
+    def work() -> None:
+        done = None
+        for _ in range(times):
+            time.sleep(0.3)
+            while (pid := measurer.pid) in (None, done):
+                time.sleep(0.05)
+            time.sleep(1.0)  # Until the task is open in it and the candidate runs.
+            assert pid is not None
+            os.kill(pid, signal.SIGSEGV)
+            done = pid
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
 def test_a_crashing_candidate(measurer: Measurer, bench: Bench) -> None:
-    assert measurer.pid is not None
-    timer = threading.Timer(0.3, os.kill, (measurer.pid, signal.SIGSEGV))
-    timer.start()
+    killer = kill_when_measuring(measurer, 2)
     outcome = measurer.trial(bench.endless, timeout_s=30)
+    killer.join()
     assert outcome.status == "crashed" and "SIGSEGV" in outcome.message
+    goes_on(measurer, bench)
+
+
+def test_a_crash_that_was_not_the_candidates(measurer: Measurer, bench: Bench) -> None:
+    killer = kill_when_measuring(measurer, 1)
+    outcome = measurer.trial(bench.endless, timeout_s=3)
+    killer.join()
+    assert outcome.status == "hung", "it was tried again"
     goes_on(measurer, bench)
 
 
@@ -348,3 +377,47 @@ def test_a_reference_program_that_does_not_run(programs: dict[str, Path]) -> Non
         )
     with pytest.raises(TuneError, match="abacus"):
         compare_programs([programs["same"]], "abacus", "main", INPUTS, budget_s=0.1, min_rounds=1, timeout_s=5)
+
+
+def test_conditions_are_chosen_by_the_profile(process: Measurer, bench: Bench) -> None:
+    plain = process.open(bench.dispatch, bench.default).us
+    assert process.conditions == PLAIN
+    process.open(bench.dispatch, bench.default, profile_us=plain)
+    slow = process.open(bench.dispatch, bench.default, profile_us=20 * plain)
+    chosen = process.conditions
+    assert chosen.alone and slow.us > plain
+    process.open(bench.dispatch, bench.default, profile_us=plain, conditions=chosen)
+    assert process.conditions == chosen
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.trial(bench.good, timeout_s=5).status == "ok"
+    assert process.conditions == chosen, "a new process measures as the old one did"
+
+
+def test_choices_and_the_nearest() -> None:
+    assert [c.evict_bytes for c in choices(0)] == [0, 0]
+    assert [c.evict_bytes for c in choices(64)] == [0, 0, 32, 64, 96]
+    assert nearest([50.0, 100.0, 400.0], 110.0) == 1 and nearest([50.0, 100.0, 400.0], 250.0) == 2
+
+
+def test_a_disturbed_trial_is_measured_again(process: Measurer, bench: Bench) -> None:
+    process.open(bench.dispatch, bench.default)
+    before = process.steadiness.summary().repeated
+    with busy_processes(2):
+        for _ in range(3):
+            process.trial(bench.good, timeout_s=10)
+    assert process.steadiness.summary().repeated > before
+
+
+def test_the_reference_runner(bench: Bench) -> None:
+    with Measurer("local-sync", runner=BENCHMARK_MODULE) as measurer, Measurer("local-sync") as own:
+        reference = measurer.open(bench.dispatch, bench.default, profile_us=1e5)
+        assert measurer.conditions == PLAIN, "the tool can't change what is in the caches"
+        assert 0.2 < reference.us / own.open(bench.dispatch, bench.default).us < 5
+        outcome = measurer.trial(bench.good, timeout_s=5)
+        assert outcome.status == "ok" and outcome.ratio is not None and 0.1 < outcome.ratio < 10
+        assert measurer.trial(bench.wrong, timeout_s=5).status == "wrong"
+        assert measurer.trial(bench.endless, timeout_s=0.3).status == "hung"
+        assert measurer.trial(bench.junk, timeout_s=5).status == "failed"
+        outcome = measurer.compare([bench.default, bench.good], rounds=3, budget_s=1.0)
+        assert outcome.statuses == ["ok", "ok"] and all(len(t) == 3 for t in outcome.times_us)

@@ -29,11 +29,15 @@ where the device's threads have to be woken."""
 
 MAX_REPEATS = 512
 
+OPENINGS = 3
+"""A process that dies while it runs a default was ended by something else, more likely than not: so often is it
+started again."""
+
 STALE_S = 2.0
 """The default's times older than this do not count: the machine's speed may have drifted."""
 
 _MODULE = "tuner.workers.measure_worker"
-_OPEN_TIMEOUT_S = 600.0
+_OPEN_TIMEOUT_S = 120.0
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory", "bad_alloc")
 
 
@@ -120,13 +124,15 @@ class Bench:
         TuneError
             If no task is open or its default does not run any more.
         """
-        if self.epoch is not None:
-            return
-        try:
-            self._open()
-        except Refused as refused:
-            name = self.dispatch.name
-            raise TuneError(f"the default config of {name} does not run any more: {refused}") from refused
+        for attempt in range(OPENINGS):
+            if self.epoch is not None:
+                return
+            try:
+                self._open()
+            except Refused as refused:
+                if refused.status == FAILED or attempt == OPENINGS - 1:
+                    name = self.dispatch.name
+                    raise TuneError(f"the default config of {name} does not run any more: {refused}") from refused
 
     def check(self, artifact: Path, timeout_s: float) -> tuple[int, float, NumericsReport]:
         """Load an artifact, run it once from the first values, and compare its outputs with the default's.
@@ -191,6 +197,8 @@ class Bench:
             if failure.starting:
                 raise UsageError(f"can't open the device {self.device}: {_first_line(failure)}") from failure
             memory = failure.kind == "MemoryError" or any(w in str(failure) for w in _OUT_OF_MEMORY)
+            if memory:  # What it holds would be missing for the next one too.
+                self.worker.close()
             raise Refused(MEMORY if memory else FAILED, _first_line(failure)) from failure
 
     def close(self) -> None:

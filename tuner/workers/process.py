@@ -19,9 +19,10 @@ from tuner.waiting import WAITS
 from tuner.workers import framing
 from tuner.workers.spawning import spawn
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 60.0
 """For starting Python, importing IREE and opening the device, on a machine that may be busy."""
 
+_STARTS = 3
 _TAIL_BYTES = 8192
 
 # Python puts the working directory first on the path of "-c" and "-m": a user's numpy.py there would be
@@ -203,6 +204,19 @@ class Worker:
                 self._start()
 
     def _start(self) -> None:
+        """Start the process; again where a signal or a lack of memory ends it, which its setup can't have caused."""
+        for left in reversed(range(_STARTS)):
+            try:
+                self._start_once()
+                return
+            except WorkerTimedOut:
+                if not left:
+                    raise
+            except WorkerDied as death:
+                if not left or (death.returncode >= 0 and not death.out_of_memory):
+                    raise
+
+    def _start_once(self) -> None:
         ours, theirs = socket.socketpair()
         self._sock = ours
         self._log = os.memfd_create("iree-tune-worker-log", os.MFD_CLOEXEC)

@@ -12,16 +12,13 @@ from tuner.workers.outcomes import OK, TrialOutcome
 SLOW = 3.0
 """A candidate this many times slower than the best so far is left after its first looks."""
 
-ALSO_RAN = 1.1
-"""A candidate surely this many times slower than the best so far needs no narrow interval."""
-
 SURELY = 0.99
 """Level of the intervals that stop the sampling: they are looked at again and again, and each look is a chance to be
 wrong. The outcome's own interval is a 95 % one."""
 
-NARROW = 0.045
-"""Half width of that interval, relative, at which a candidate has been measured well enough: most of it is what no
-number of samples narrows."""
+NARROW, CLOSE = 0.08, 0.045
+"""Half width of that interval, relative, at which a candidate has been measured well enough, and the one for a
+candidate that can't be told from the best so far. What is surely slower needs neither."""
 
 NEAR_BEST = 3.0
 """So many times the budget is spent on a candidate that can't be told from the best so far."""
@@ -164,10 +161,10 @@ class Sampling:
         if n < MIN_SAMPLES:
             return spent_s > 3 * self._budget_s
         ratio, low, high = paired_ratio(self.samples, self._defaults(n), SURELY)
-        if low > ALSO_RAN * self._best:
+        if low > self._best:
             return True
-        if n >= ENOUGH_SAMPLES and (high - low) / 2 <= NARROW * ratio:
+        narrow = CLOSE if high >= self._best else NARROW
+        if n >= ENOUGH_SAMPLES and (high - low) / 2 <= narrow * ratio:
             return True
         # What may or may not be better than the best so far is worth more time.
-        patience = NEAR_BEST if low < self._best < high else 1.0
-        return spent_s > patience * self._budget_s
+        return spent_s > (NEAR_BEST if high >= self._best else 1.0) * self._budget_s
