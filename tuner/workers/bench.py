@@ -33,8 +33,9 @@ OPENINGS = 3
 """A process that dies while it runs a default was ended by something else, more likely than not: so often is it
 started again."""
 
-STALE_S = 2.0
-"""The default's times older than this do not count: the machine's speed may have drifted."""
+STALE_S, STALE_RUNS, MOST_STALE_S = 2.0, 20, 15.0
+"""The default's times older than this do not count, for the machine's speed may have drifted; of a slow default those
+of its last runs do, up to the last bound."""
 
 _MODULE = "tuner.workers.measure_worker"
 _OPEN_TIMEOUT_S = 120.0
@@ -165,7 +166,8 @@ class Bench:
 
     def recent_defaults(self) -> list[float]:
         """Times of the default that are not stale, oldest first."""
-        youngest = time.monotonic() - STALE_S
+        window_s = max(STALE_S, min(MOST_STALE_S, STALE_RUNS * self.default_us * 1e-6))
+        youngest = time.monotonic() - window_s
         return [us for taken, us in self._default_times if taken >= youngest]
 
     def let_go(self, handle: int | None) -> None:

@@ -20,7 +20,7 @@ NARROW, CLOSE = 0.08, 0.045
 """Half width of that interval, relative, at which a candidate has been measured well enough, and the one for a
 candidate that can't be told from the best so far. What is surely slower needs neither."""
 
-NEAR_BEST = 3.0
+NEAR_BEST = 2.0
 """So many times the budget is spent on a candidate that can't be told from the best so far."""
 
 MIN_SAMPLES = 4
@@ -129,11 +129,12 @@ class Sampling:
         """Take one sample of the candidate, beside one of the default where that is due.
 
         A default that is much slower than the candidate is not run each time, or it would take nearly all
-        the time: it gets about half, and its recent times stand in.
+        the time: it gets about a third, and its recent times stand in.
         """
         cost = us * self._bench.repeats(us)
         default_cost = self._bench.default_us * self._bench.repeats(self._bench.default_us)
-        affordable = self._spent_default_us + default_cost <= self._spent_us + 1.5 * cost
+        share = 1.0 if default_cost < 2 * cost else 0.5
+        affordable = self._spent_default_us + default_cost <= share * (self._spent_us + 1.5 * cost)
         due = affordable or not self._bench.recent_defaults()
         # Which of the two goes first changes from pair to pair: the second is faster by half a percent.
         default_first = len(self.samples) % 2 == 0
