@@ -11,7 +11,7 @@ from tuner.dispatch_host import read_call
 from tuner.dispatch_key import dispatch_key
 from tuner.dispatch_slots import UnknownRange, find_slots
 from tuner.errors import UsageError
-from tuner.mlir_ops import attribute, symbol_name, walk
+from tuner.mlir_ops import attribute, shared_context, symbol_name, walk
 from tuner.root_op import describe
 from tuner.task import CONFIG_PLACEHOLDER, ENTRY_POINT, Dispatch
 
@@ -76,7 +76,7 @@ def _read(path: Path, name: str | None) -> tuple[Dispatch, list[str]]:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a dispatch benchmark: it is not text") from error
-    with ir.Context():
+    with shared_context():
         try:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -43,6 +44,14 @@ def integers(found: Any) -> list[int]:
     """Read a dense, typed or plain array attribute of integers."""
     text = str(found)
     return [int(n) for n in re.findall(r"-?\d+", text.split(":", 1)[-1] if "array<" in text else text)]
+
+
+@functools.lru_cache(maxsize=1)
+def shared_context() -> Any:
+    """Give the ``ir.Context`` for reading dispatches; making one takes as long as reading a few."""
+    from iree.compiler import ir
+
+    return ir.Context()
 
 
 def operand_groups(op: Any) -> list[int] | None:

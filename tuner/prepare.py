@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from tuner.inputs import make_inputs
 from tuner.profile import DispatchTime, check_device, profile_program
 from tuner.program import Function, Program, functions, load_program, pick_function
 from tuner.progress import Reporter
+from tuner.search import SEARCHES
 from tuner.settings import Settings
 from tuner.spec_link import check_starter
 from tuner.toolchain import check_versions, compile_program, default_target_flags
@@ -79,6 +81,8 @@ def prepare(program_path: Path, settings: Settings, workdir: Path, clock: PhaseC
         reporter.phase("compile", "the default build, dispatches dumped")
         dump_dir, vmfb = workdir / "dispatches", workdir / "default.vmfb"
         watch = PhaseClock()
+        loading = threading.Thread(target=SEARCHES[settings.search].preload, daemon=True)
+        loading.start()
         compile_program(
             program.mlir,
             vmfb,
@@ -89,6 +93,7 @@ def prepare(program_path: Path, settings: Settings, workdir: Path, clock: PhaseC
             name=str(program_path),
         )
         compile_s = watch.total()
+        loading.join()  # Nothing else may run while the program is profiled.
         function = pick_function(functions(program.mlir, vmfb), settings.function)
         inputs = make_inputs(function, settings.inputs, settings.seed)
         reporter.phase("profile", f"{function.name} on {settings.device}")

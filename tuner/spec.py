@@ -11,6 +11,7 @@ from pathlib import Path
 from iree.compiler import ir
 
 from tuner.errors import TuneError
+from tuner.mlir_ops import shared_context
 from tuner.spec_check import SpecCheck, check_spec
 from tuner.spec_entry import SpecEntry, SpecReport, WrittenMatcher
 from tuner.spec_graph import Function, Node
@@ -257,6 +258,6 @@ def _comment(entry: SpecEntry, names: Sequence[str]) -> list[str]:
 def _verify(text: str) -> None:
     """Let IREE's own parser and verifiers read the spec."""
     try:
-        ir.Module.parse(text, ir.Context())
+        ir.Module.parse(text, shared_context())
     except ir.MLIRError as error:
         raise TuneError(f"the tuning spec is not valid, so a config of it must be wrong: {error}") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from iree.compiler import ir
 
+from tuner.mlir_ops import shared_context
 from tuner.spec_entry import SpecEntry
 from tuner.spec_flag import SPEC_FLAG, without_spec_flag
 from tuner.spec_graph import Function, find_functions
@@ -114,7 +115,7 @@ def _find_failing(
     by_name = {
         function.name: path
         for path in sorted(dumps.glob("*_benchmark.mlir"))
-        for function in find_functions(read_module(path, ir.Context()))
+        for function in find_functions(read_module(path, shared_context()))
     }
     out = workdir / "one_dispatch.vmfb"
     alone: list[str | Path] = [*without_spec_flag(flags), "--compile-from=executable-configurations", "-o", out]
@@ -139,11 +140,12 @@ def _compare_dumps(before_dir: Path, after_dir: Path, entries: Sequence[SpecEntr
             build = "the default build" if before.is_file() else "the build with the spec"
             check.problems.append(f"{name} exists in {build} only")
             continue
-        for function in find_functions(read_module(after, ir.Context())):
+        unchanged = before.read_bytes() == after.read_bytes()
+        for function in find_functions(read_module(after, shared_context())):
             seen.add(function.name)
             entry = intended.get(function.name)
             if entry is None:
-                if not _same_function(before, function):
+                if not unchanged and not _same_function(before, function):
                     check.problems.append(f"{function.name} changed, though no entry is meant for it")
                 continue
             problem = _config_problem(entry, references[id(entry)], function)
@@ -163,7 +165,7 @@ def _blame(check: SpecCheck, entry: SpecEntry) -> None:
 
 
 def _same_function(before: Path, after: Function) -> bool:
-    functions = {f.name: f for f in find_functions(read_module(before, ir.Context()))}
+    functions = {f.name: f for f in find_functions(read_module(before, shared_context()))}
     if after.name not in functions:
         return False
     return _text(functions[after.name]) == _text(after)

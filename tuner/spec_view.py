@@ -10,6 +10,7 @@ from pathlib import Path
 from iree.compiler import ir
 
 from tuner.errors import TuneError
+from tuner.mlir_ops import shared_context
 from tuner.spec_flag import SPEC_FLAG, without_spec_flag
 from tuner.spec_graph import CONFIG_ATTRIBUTES, Function, Node, across_configuration, find_functions
 from tuner.task import Dispatch
@@ -143,7 +144,7 @@ def parse_view(text: str, stages: Sequence[tuple[str, ...]]) -> ProgramView:
     """Read what the compiler printed of each stage."""
     parts = re.split(rf"^\[\[\[ IR printer: {_MARK} (\d+) \]\]\]\n", text, flags=re.MULTILINE)
     view = ProgramView([Stage(passes) for passes in stages])
-    context = ir.Context()
+    context = shared_context()
     for stage, body in zip(parts[1::2], parts[2::2], strict=True):
         for function in find_functions(ir.Module.parse(body, context)):
             view.stages[int(stage)].functions[function.name] = function
@@ -155,7 +156,7 @@ def view_dumps(paths: Iterable[Path], passes: tuple[str, ...] = ()) -> ProgramVi
 
     Close to the truth for most dispatches, and all there is when the program itself is not at hand.
     """
-    context = ir.Context()
+    context = shared_context()
     functions: dict[str, Function] = {}
     for path in paths:
         for function in find_functions(read_module(path, context)):
@@ -207,7 +208,7 @@ class RootReference:
 
 def find_reference(dispatch: Dispatch) -> RootReference | None:
     """Describe the root op of a dispatch; None where none is marked."""
-    context = ir.Context()
+    context = shared_context()
     if dispatch.template:
         module = ir.Module.parse(dispatch.template, context)
     else:

@@ -6,7 +6,6 @@ Proposing is kept apart from running, so the same search runs in one process her
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +61,10 @@ class Search(ABC):
         # Only what was told counts as tried: a candidate that was proposed but never ran may come again.
         self._tried: set[bytes] = set()
 
+    @classmethod  # noqa: B027
+    def preload(cls) -> None:
+        """Import what takes long to import; called in a thread while the program compiles."""
+
     @property
     @abstractmethod
     def ranked(self) -> int:
@@ -89,4 +92,4 @@ class Search(ABC):
         return np.array([key.tobytes() not in self._tried for key in keys], dtype=np.bool_)
 
 
-SearchFactory = Callable[..., Search]
+SearchFactory = type[Search]

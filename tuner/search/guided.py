@@ -47,6 +47,11 @@ class CostModelSearch(Search):
         self._expanded: set[bytes] = set()
         self._stale = False
 
+    @classmethod
+    def preload(cls) -> None:
+        """Import XGBoost."""
+        import costmodel.ranker  # noqa: F401
+
     @property
     def ranked(self) -> int:
         """How many candidates were scored at least once."""

@@ -27,6 +27,8 @@ MIN_SAMPLES = 4
 ENOUGH_SAMPLES = 8
 MAX_SAMPLES = 150
 
+_LOOK_EVERY = 4
+
 # A run this short may have waited longer for the device's threads than it took.
 _SHORT_US = 2e3
 # A run this long is not much slower for being the first.
@@ -161,6 +163,8 @@ class Sampling:
         n = len(self.samples)
         if n < MIN_SAMPLES:
             return spent_s > 3 * self._budget_s
+        if n > ENOUGH_SAMPLES and n % _LOOK_EVERY and spent_s <= self._budget_s:
+            return False
         ratio, low, high = paired_ratio(self.samples, self._defaults(n), SURELY)
         if low > self._best:
             return True
