@@ -4,13 +4,15 @@
     python benchmarks/known_order.py
 
 Of each of the largest tasks of the real models it compiles some candidates, looks for neighbours in speed, and settles
-by long interleaved runs which pairs differ by 5 % or more; those that differ least come first. Each config of a pair
-then gets one ordinary trial, as in a tuning run, and the smaller ratio is the verdict. Run it on an idle machine.
+by long interleaved runs which pairs differ by 5 % or more; those that differ least come first. One config of a
+pair then gets a trial and is the best so far; the other gets a trial against it, as in a tuning run, and the smaller
+ratio is the verdict. Run it on an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,14 +103,16 @@ def main() -> None:
             timing = measurer.open(task.task.dispatch, default, profile_us=task.task.profile_us)
             timeout_s = trial_timeout_s(timing.us)
             for speedup, faster, slower in settled_pairs(measurer, default, paths, timeout_s)[: args.pairs - total]:
-                first = measurer.trial(slower, timeout_s=timeout_s)
-                best = min(1.0, first.ratio or 1.0)
-                second = measurer.trial(faster, timeout_s=timeout_s, best_ratio=best)
-                assert first.ratio and second.ratio, (first, second)
-                right += first.ratio > second.ratio
+                # One of them is the best so far, and the other comes after it.
+                best, other = (slower, faster) if total % 2 == 0 else (faster, slower)
+                first = measurer.trial(best, best_ratio=math.inf, timeout_s=timeout_s)
+                assert first.ratio, first
+                second = measurer.trial(other, best_ratio=first.ratio, best_artifact=best, timeout_s=timeout_s)
+                assert second.ratio, second
+                found = second.ratio / first.ratio if best == faster else first.ratio / second.ratio
+                right += found > 1.0
                 total += 1
-                verdict = "right" if first.ratio > second.ratio else "WRONG"
-                table.add_row(task.label, f"{speedup:.3f}x", f"{first.ratio / second.ratio:.3f}x", verdict)
+                table.add_row(task.label, f"{speedup:.3f}x", f"{found:.3f}x", "right" if found > 1.0 else "WRONG")
     console.print(table)
     console.print(f"right: {right} of {total}, wanted 19 of 20")
     console.print(f"noise seen: {measurer.steadiness.summary().to_json()}")

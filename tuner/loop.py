@@ -55,6 +55,8 @@ class TaskState:
     """What is compiled and measured for it: the first dispatch of its key, of this program or of an earlier one."""
     search: Search | None = None
     default_artifact: Path | None = None
+    best_artifact: Path | None = None
+    """Of the best candidate so far; None where that is the default, or was found before a --resume."""
     compile_bound_s: float = 0.0
     default_times_us: list[float] = field(default_factory=list)
     conditions: Conditions | None = None
@@ -302,8 +304,13 @@ class TuningLoop:
         with self.clock.phase("measure"):
             self._switch_to(state)
             outcome = self.measurer.trial(
-                built.path, best_ratio=state.best_ratio, timeout_s=trial_timeout_s(state.default_us)
+                built.path,
+                best_ratio=state.best_ratio,
+                best_artifact=state.best_artifact,
+                timeout_s=trial_timeout_s(state.default_us),
             )
+        if outcome.ratio is not None and outcome.ratio < state.best_ratio:
+            state.best_artifact = built.path
         return replace(record, measure_s=time.monotonic() - began, **vars(outcome))
 
     def _switch_to(self, state: TaskState) -> None:

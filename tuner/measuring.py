@@ -19,6 +19,7 @@ from tuner.machine import read_caches
 from tuner.runners import BENCHMARK_MODULE, IN_PROCESS
 from tuner.steadiness import CpuWatch, Steadiness
 from tuner.task import Dispatch
+from tuner.waiting import WAITS
 from tuner.workers.bench import OPENINGS, Bench
 from tuner.workers.conditions import AGREES, PLAIN, Conditions, choices, nearest
 from tuner.workers.contest import Contest
@@ -34,7 +35,7 @@ from tuner.workers.outcomes import (
     Refused,
     TrialOutcome,
 )
-from tuner.workers.sampling import ENOUGH_SAMPLES, MAX_SAMPLES, MIN_SAMPLES, Sampling
+from tuner.workers.sampling import ENOUGH_SAMPLES, MAX_SAMPLES, MIN_SAMPLES, Duel, Sampling
 from tuner.workers.tool_bench import ToolBench
 
 __all__ = [
@@ -175,7 +176,13 @@ class Measurer:
         return DefaultTiming(median, spread_of(samples))
 
     def trial(
-        self, artifact: Path, *, best_ratio: float = 1.0, timeout_s: float, budget_s: float = 0.5
+        self,
+        artifact: Path,
+        *,
+        best_ratio: float = 1.0,
+        best_artifact: Path | None = None,
+        timeout_s: float,
+        budget_s: float = 0.5,
     ) -> TrialOutcome:
         """Check and time a candidate.
 
@@ -189,6 +196,9 @@ class Measurer:
             Compiled from the open task's template.
         best_ratio
             Of the best candidate so far, over the default.
+        best_artifact
+            Its artifact; a candidate that can't be told from it by then runs in turn with it too, and its ratio is
+            the best's times the outcome of that. None where the default is the best.
         timeout_s
             Seconds after which one run counts as hung.
         budget_s
@@ -200,12 +210,14 @@ class Measurer:
             If no task is open or the default itself does not run any more. Whatever happens to the candidate
             is an outcome.
         """
-        outcome = self._try(Path(artifact), best_ratio, timeout_s, budget_s)
+        outcome = self._try(Path(artifact), best_ratio, best_artifact, timeout_s, budget_s)
         if outcome.status == CRASHED:  # A crash that does not repeat was not the candidate's.
-            outcome = self._try(Path(artifact), best_ratio, timeout_s, budget_s)
+            outcome = self._try(Path(artifact), best_ratio, best_artifact, timeout_s, budget_s)
         return outcome
 
-    def _try(self, artifact: Path, best_ratio: float, timeout_s: float, budget_s: float) -> TrialOutcome:
+    def _try(
+        self, artifact: Path, best_ratio: float, best_artifact: Path | None, timeout_s: float, budget_s: float
+    ) -> TrialOutcome:
         self._bench.ensure_open()
         handle: int | None = None
         try:
@@ -228,13 +240,38 @@ class Measurer:
                 if not disturbed or repeats == MOST_REPEATS:
                     break
                 repeats += 1
-                time.sleep(_REST_S)
+                with WAITS.wait():
+                    time.sleep(_REST_S)
             self.steadiness.count(repeated=repeats > 0, disturbed=disturbed)
+            if best_artifact is not None and _undecided(outcome, best_ratio):
+                outcome = self._duel(handle, outcome, best_artifact, best_ratio, timeout_s, budget_s)
             return replace(outcome, disturbed=disturbed, **errors)
         except Refused as refused:
             return TrialOutcome(refused.status, message=str(refused))
         finally:
             self._bench.let_go(handle)
+
+    def _duel(
+        self,
+        handle: int,
+        outcome: TrialOutcome,
+        best_artifact: Path,
+        best_ratio: float,
+        timeout_s: float,
+        budget_s: float,
+    ) -> TrialOutcome:
+        """Let a candidate run in turn with the best so far, and correct its ratio by that."""
+        assert outcome.us and outcome.ratio and outcome.ratio_low is not None and outcome.ratio_high is not None
+        rival, _, _ = self._bench.check(Path(best_artifact), timeout_s)
+        try:
+            duel = Duel(self._bench, handle, rival, timeout_s=timeout_s, budget_s=budget_s)
+            ratio = best_ratio * duel.ratio(outcome.us)
+        finally:
+            self._bench.let_go(rival)
+        change = ratio / outcome.ratio
+        return replace(
+            outcome, ratio=ratio, ratio_low=outcome.ratio_low * change, ratio_high=outcome.ratio_high * change
+        )
 
     def _own(self) -> list[int]:
         """Processes that measure."""
@@ -290,3 +327,10 @@ class Measurer:
     def __exit__(self, *exc_info: object) -> None:
         """End the process."""
         self.close()
+
+
+def _undecided(outcome: TrialOutcome, best_ratio: float) -> bool:
+    """Whether a candidate can't be told from the best so far."""
+    if outcome.stopped_early or outcome.ratio_low is None or outcome.ratio_high is None:
+        return False
+    return outcome.ratio_low <= best_ratio <= outcome.ratio_high

@@ -173,3 +173,43 @@ class Sampling:
             return True
         # What may or may not be better than the best so far is worth more time.
         return spent_s > (NEAR_BEST if high >= self._best else 1.0) * self._budget_s
+
+
+class Duel:
+    """A candidate in turn with the best so far, for what single ratios over the default can't tell apart.
+
+    Two ratios of different moments carry the default's noise twice, and the drift between the moments.
+
+    Parameters
+    ----------
+    bench
+        With the task open.
+    handle, rival
+        Of the candidate, and of the best so far.
+    timeout_s
+        Seconds after which one run counts as hung.
+    budget_s
+        Seconds to spend at most, about.
+    """
+
+    def __init__(self, bench: Bench, handle: int, rival: int, *, timeout_s: float, budget_s: float) -> None:
+        self._bench = bench
+        self._handles = handle, rival
+        self._timeout_s = timeout_s
+        self._budget_s = budget_s
+
+    def ratio(self, us: float) -> float:
+        """Return the candidate's time over the rival's; ``us`` is about what each takes."""
+        repeats = self._bench.repeats(us)
+        timeout_s = self._timeout_s + 10e-6 * us * repeats
+        times: tuple[list[float], list[float]] = ([], [])
+        began = time.monotonic()
+        for number in range(MAX_SAMPLES):
+            for side in (0, 1) if number % 2 == 0 else (1, 0):
+                times[side].extend(self._bench.time([(self._handles[side], repeats)], timeout_s))
+            if number + 1 < ENOUGH_SAMPLES or (number + 1) % _LOOK_EVERY:
+                continue
+            _, low, high = paired_ratio(*times, SURELY)
+            if not low <= 1.0 <= high or time.monotonic() - began > self._budget_s:
+                break
+        return paired_ratio(*times)[0]
