@@ -12,6 +12,9 @@ from tuner.workers.outcomes import OK, TrialOutcome
 SLOW = 3.0
 """A candidate this many times slower than the best so far is left after its first looks."""
 
+ALSO_RAN = 1.1
+"""What is surely this many times slower than the best so far is left before it has :data:`ENOUGH_SAMPLES`."""
+
 SURELY = 0.99
 """Level of the intervals that stop the sampling: they are looked at again and again, and each look is a chance to be
 wrong. The outcome's own interval is a 95 % one."""
@@ -24,10 +27,11 @@ NEAR_BEST = 2.0
 """So many times the budget is spent on a candidate that can't be told from the best so far."""
 
 MIN_SAMPLES = 4
-ENOUGH_SAMPLES = 8
+ENOUGH_SAMPLES = 12
 MAX_SAMPLES = 150
 
 _LOOK_EVERY = 4
+_MOST_WARM_UPS = 4
 
 # A run this short may have waited longer for the device's threads than it took.
 _SHORT_US = 2e3
@@ -80,8 +84,9 @@ class Sampling:
             if min(looks) > bound:
                 return self._slow(looks)
         began = time.monotonic()
+        usual_us = self._warm_up(first_us)
         while len(self.samples) < MAX_SAMPLES:
-            self._pair(min([first_us, *self.samples]))
+            self._pair(min([usual_us, *self.samples]))
             if self._clear_enough(time.monotonic() - began):
                 break
         return TrialOutcome(OK, **self._figures(self.samples))
@@ -92,6 +97,17 @@ class Sampling:
         if first_us < _SHORT_US:
             return 3
         return 1 if first_us < 2 * bound or first_us < _LONG_US else 0
+
+    def _warm_up(self, us: float) -> float:
+        """Run a short candidate until it is known how often it goes into a sample; return its time then."""
+        for _ in range(_MOST_WARM_UPS):
+            if us >= _SHORT_US:
+                break
+            before = self._bench.repeats(us)
+            us = min(us, self._run_candidate(before, us))
+            if self._bench.repeats(us) <= 1.5 * before:
+                break
+        return us
 
     def _slow(self, looks: list[float]) -> TrialOutcome:
         if not self._bench.recent_defaults() and self._bench.default_us < 2 * sum(looks):
@@ -166,7 +182,7 @@ class Sampling:
         if n > ENOUGH_SAMPLES and n % _LOOK_EVERY and spent_s <= self._budget_s:
             return False
         ratio, low, high = paired_ratio(self.samples, self._defaults(n), SURELY)
-        if low > self._best:
+        if low > (self._best if n >= ENOUGH_SAMPLES else ALSO_RAN * self._best):
             return True
         narrow = CLOSE if high >= self._best else NARROW
         if n >= ENOUGH_SAMPLES and (high - low) / 2 <= narrow * ratio:
