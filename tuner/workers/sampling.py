@@ -26,6 +26,9 @@ candidate that can't be told from the best so far. What is surely slower needs n
 NEAR_BEST = 2.0
 """So many times the budget is spent on a candidate that can't be told from the best so far."""
 
+MUCH_SLOWER = 3.0
+"""A default this many times slower than a candidate is not run beside each of its samples."""
+
 MIN_SAMPLES = 4
 ENOUGH_SAMPLES = 12
 MAX_SAMPLES = 150
@@ -66,6 +69,7 @@ class Sampling:
         self._spent_default_us = 0.0
         self.samples: list[float] = []
         self.default_samples: list[float] = []
+        self._pairs: list[tuple[float, float]] = []
 
     def run(self, first_us: float) -> TrialOutcome:
         """Sample until the ratio is clear enough.
@@ -76,20 +80,21 @@ class Sampling:
             Time of the candidate's first run, cold.
         """
         self._spent_us = first_us
-        bound = SLOW * self._best * self._bench.default_us
-        if first_us > bound:
-            looks = [first_us]
-            while min(looks) > bound and len(looks) <= self._second_looks(first_us, bound):
-                looks.append(self._run_candidate(self._bench.repeats(first_us), first_us))
-            if min(looks) > bound:
-                return self._slow(looks)
         began = time.monotonic()
         usual_us = self._warm_up(first_us)
+        bound = SLOW * self._best * self._bench.default_us
+        if usual_us > bound:
+            looks = [usual_us]
+            while min(looks) > bound and len(looks) <= self._second_looks(first_us, bound):
+                looks.append(self._run_candidate(self._bench.repeats(usual_us), usual_us))
+            if min(looks) > bound:
+                return self._slow(looks)
+            usual_us = min(looks)
         while len(self.samples) < MAX_SAMPLES:
             self._pair(min([usual_us, *self.samples]))
             if self._clear_enough(time.monotonic() - began):
                 break
-        return TrialOutcome(OK, **self._figures(self.samples))
+        return TrialOutcome(OK, **self._figures())
 
     @staticmethod
     def _second_looks(first_us: float, bound: float) -> int:
@@ -104,7 +109,7 @@ class Sampling:
             if us >= _SHORT_US:
                 break
             before = self._bench.repeats(us)
-            us = min(us, self._run_candidate(before, us))
+            us = self._run_candidate(before, us)
             if self._bench.repeats(us) <= 1.5 * before:
                 break
         return us
@@ -124,22 +129,30 @@ class Sampling:
             samples=len(looks),
         )
 
-    def _figures(self, samples: list[float]) -> dict[str, Any]:
-        defaults = self._defaults(len(samples))
+    def _figures(self) -> dict[str, Any]:
+        samples, defaults = self._sides()
         ratio, low, high = paired_ratio(samples, defaults)
         return {
-            "us": typical_time(samples),
+            "us": typical_time(self.samples),
             "default_us": typical_time(defaults),
             "ratio": ratio,
             "ratio_low": low,
             "ratio_high": high,
-            "samples": len(samples),
+            "samples": len(self.samples),
         }
 
+    def _sides(self) -> tuple[list[float], list[float]]:
+        """Give the candidate's times and the default's to compare them with.
+
+        Pairs where most samples have a partner, for then the machine's drift cancels; else all of the candidate's
+        times, and recent ones of the default.
+        """
+        if 2 * len(self._pairs) > len(self.samples):
+            return [own for own, _ in self._pairs], [default for _, default in self._pairs]
+        return self.samples, self._defaults(len(self.samples))
+
     def _defaults(self, count: int) -> list[float]:
-        """Default times to compare ``count`` samples with: those taken in turn with them, or recent ones."""
-        if len(self.default_samples) == count:
-            return self.default_samples
+        """Recent times of the default to compare ``count`` samples with."""
         recent = self._bench.recent_defaults() or [self._bench.default_us]
         return recent[-max(count, MIN_SAMPLES) :]
 
@@ -149,11 +162,14 @@ class Sampling:
         A default that is much slower than the candidate is not run each time, or it would take nearly all
         the time: it gets about a third, and its recent times stand in.
         """
+        usual_default_us = typical_time(self._bench.recent_defaults() or [self._bench.default_us])
         cost = us * self._bench.repeats(us)
-        default_cost = self._bench.default_us * self._bench.repeats(self._bench.default_us)
-        share = 1.0 if default_cost < 2 * cost else 0.5
-        affordable = self._spent_default_us + default_cost <= share * (self._spent_us + 1.5 * cost)
-        due = affordable or not self._bench.recent_defaults()
+        default_cost = usual_default_us * self._bench.repeats(usual_default_us)
+        due = (
+            default_cost < MUCH_SLOWER * cost
+            or self._spent_default_us + default_cost <= 0.5 * (self._spent_us + 1.5 * cost)
+            or not self._bench.recent_defaults()
+        )
         # Which of the two goes first changes from pair to pair: the second is faster by half a percent.
         default_first = len(self.samples) % 2 == 0
         if due and default_first:
@@ -161,6 +177,8 @@ class Sampling:
         self.samples.append(self._run_candidate(self._bench.repeats(us), us))
         if due and not default_first:
             self._run_default()
+        if due:
+            self._pairs.append((self.samples[-1], self.default_samples[-1]))
 
     def _run_candidate(self, repeats: int, expected_us: float) -> float:
         timeout_s = self._timeout_s + 10e-6 * expected_us * repeats
@@ -181,7 +199,7 @@ class Sampling:
             return spent_s > 3 * self._budget_s
         if n > ENOUGH_SAMPLES and n % _LOOK_EVERY and spent_s <= self._budget_s:
             return False
-        ratio, low, high = paired_ratio(self.samples, self._defaults(n), SURELY)
+        ratio, low, high = paired_ratio(*self._sides(), SURELY)
         if low > (self._best if n >= ENOUGH_SAMPLES else ALSO_RAN * self._best):
             return True
         narrow = CLOSE if high >= self._best else NARROW
