@@ -63,7 +63,7 @@ def main() -> None:
                 for _ in range(args.turns):
                     profile_us = profiled(prepared, args.device, Path(folder))[dispatch.key]
                     # As in a run: the first opening chooses the conditions, later ones keep them.
-                    known = task.profile_us if conditions is None else 0.0
+                    known = profile_us if conditions is None else 0.0
                     timing = measurer.open(dispatch, built.path, profile_us=known, conditions=conditions)
                     conditions = measurer.conditions
                     pairs.append((profile_us, timing.us))
@@ -73,8 +73,7 @@ def main() -> None:
                     short_label(name, task),
                     f"{np.median([p for p, _ in pairs]):.0f} us",
                     f"{ratio:.2f}",
-                    f"{'alone' if conditions and conditions.alone else 'plain'}"
-                    + (f", {conditions.evict_bytes >> 20} MiB" if conditions and conditions.evict_bytes else ""),
+                    str(conditions),
                 )
     console.print(table)
     within = sum(0.8 <= r <= 1.25 for r in ratios)

@@ -144,7 +144,7 @@ class Measurer:
             return timing
         if timing.us > _CACHES_MATTER_US:
             return timing
-        offered = choices(self._l3_bytes)
+        offered = choices(self._l3_bytes, self._bench.repeats(timing.us))
         times: list[list[float]] = [[] for _ in offered]
         # In turn, for the machine's speed changes meanwhile; what the change itself leaves in the caches goes first.
         for _ in range(_CHOOSE_ROUNDS):

@@ -385,7 +385,7 @@ def test_conditions_are_chosen_by_the_profile(process: Measurer, bench: Bench) -
     process.open(bench.dispatch, bench.default, profile_us=plain)
     slow = process.open(bench.dispatch, bench.default, profile_us=20 * plain)
     chosen = process.conditions
-    assert chosen.alone and slow.us > plain
+    assert chosen.most_repeats == 1 and slow.us > plain
     process.open(bench.dispatch, bench.default, profile_us=plain, conditions=chosen)
     assert process.conditions == chosen
     assert process.pid is not None
@@ -395,8 +395,9 @@ def test_conditions_are_chosen_by_the_profile(process: Measurer, bench: Bench) -
 
 
 def test_choices_and_the_nearest() -> None:
-    assert [c.evict_bytes for c in choices(0)] == [0, 0]
-    assert [c.evict_bytes for c in choices(64)] == [0, 0, 32, 64, 96]
+    assert [c.most_repeats for c in choices(0, 1)] == [None], "nothing to choose from"
+    assert [c.most_repeats for c in choices(0, 3)] == [None, 2, 1]
+    assert [c.evict_bytes for c in choices(64, 1)] == [0, 16, 32, 64, 96]
     assert nearest([50.0, 100.0, 400.0], 110.0) == 1 and nearest([50.0, 100.0, 400.0], 250.0) == 2
 
 

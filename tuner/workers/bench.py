@@ -108,9 +108,10 @@ class Bench:
 
     def repeats(self, us: float) -> int:
         """How often a dispatch that takes ``us`` microseconds runs within a sample."""
-        if us >= ALONE_US or self.conditions.alone:
+        if us >= ALONE_US:
             return 1
-        return min(MAX_REPEATS, math.ceil(SAMPLE_US / max(us, 0.1)))
+        most = MAX_REPEATS if self.conditions.most_repeats is None else self.conditions.most_repeats
+        return min(most, math.ceil(SAMPLE_US / max(us, 0.1)))
 
     @property
     def epoch(self) -> int | None:

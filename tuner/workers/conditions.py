@@ -20,25 +20,43 @@ class Conditions:
 
     Parameters
     ----------
-    alone
-        Whether even a short dispatch runs once in a sample, and not several times in a row.
+    most_repeats
+        A short dispatch runs at most this often in a sample; None for as often as its time asks for. The first of the
+        repeats finds the caches as they were prepared, the others as it left them: the fewer there are, the more the
+        first counts.
     evict_bytes
         So much other memory is touched before the sample; the inputs that another dispatch would have written are
         written after that.
     """
 
-    alone: bool = False
+    most_repeats: int | None = None
     evict_bytes: int = 0
+
+    def __str__(self) -> str:
+        """Say it in a few words."""
+        words = [] if self.most_repeats is None else [f"{self.most_repeats} in a row"]
+        words += [f"{self.evict_bytes / 2**20:.3g} MiB"] if self.evict_bytes else []
+        return ", ".join(words) or "plain"
 
 
 PLAIN = Conditions()
 """Short dispatches several times in a row, all inputs written just before."""
 
 
-def choices(l3_bytes: int) -> tuple[Conditions, ...]:
-    """List the conditions to choose from, warmest first."""
-    sizes = (0, l3_bytes // 2, l3_bytes, l3_bytes * 3 // 2)
-    return (PLAIN, *(Conditions(alone=True, evict_bytes=size) for size in dict.fromkeys(sizes)))
+def choices(l3_bytes: int, plain_repeats: int) -> tuple[Conditions, ...]:
+    """List the conditions to choose from, warmest first.
+
+    Parameters
+    ----------
+    l3_bytes
+        Size of the last cache; 0 where it is not known.
+    plain_repeats
+        How often the dispatch runs in a sample under the plain conditions.
+    """
+    fewer = [Conditions(most_repeats=n) for n in (8, 4, 2, 1) if n < plain_repeats]
+    sizes = dict.fromkeys(l3_bytes * eighths // 8 for eighths in (2, 4, 8, 12))
+    colder = [Conditions(most_repeats=1, evict_bytes=size) for size in sizes if size]
+    return (PLAIN, *fewer, *colder)
 
 
 def nearest(times_us: Sequence[float], profile_us: float) -> int:
