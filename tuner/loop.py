@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -169,7 +170,18 @@ class TuningLoop:
         TuneError
             If no task can be compiled or run any more: a full disk, a device that is gone.
         """
-        self.ensure_default(state)
+        # Ranking uses this process, building the default the workers: together they take as long as the longer one.
+        with ThreadPoolExecutor(1) as ranking:
+            ranked = ranking.submit(
+                SEARCHES[self._settings.search],
+                state.space,
+                self._machine,
+                seed=self._settings.seed,
+                limit=self._settings.candidates,
+            )
+            self.ensure_default(state)
+            with self.clock.phase("rank"):
+                search = ranked.result()
         with self.clock.phase("measure"):
             try:
                 self._switch_to(state)
@@ -177,10 +189,6 @@ class TuningLoop:
                 raise
             except TuneError as error:
                 raise DefaultFails(f"its default config does not run alone: {error}") from error
-        with self.clock.phase("rank"):
-            search = SEARCHES[self._settings.search](
-                state.space, self._machine, seed=self._settings.seed, limit=self._settings.candidates
-            )
         state.search = search
         for other in self._related(state):
             search.tell_related(other.space.root, *_told(other.records))

@@ -31,7 +31,8 @@ STALL = 1.5
 """A single run that takes this many medians is an outlier."""
 
 _SHORTEST_LOOK_S = 0.1
-"""CPU times are counted in hundredths of a second: shorter stretches say nothing of the load."""
+"""CPU times are counted in hundredths of a second: one shorter stretch says nothing of the load. Several do together;
+each adds its own error, so ``n`` of them have to last the square root of ``n`` times as long."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,15 @@ class CpuWatch:
         self._before = self._read(own)
 
     def end(self, own: Sequence[int]) -> tuple[float, float]:
-        """Return CPUs that others kept busy and the stretch's seconds."""
+        """Return CPUs that others kept busy and the stretch's seconds.
+
+        The clocks behind it are coarse: over a short stretch the load may be too large, or too small and even negative.
+        """
         if self._before is None:
             return 0.0, 0.0
         now = self._read(own)
         seconds, busy, ours = (after - before for after, before in zip(now, self._before, strict=True))
-        return max(0.0, (busy - ours) / seconds) if seconds > 0 else 0.0, seconds
+        return (busy - ours) / seconds if seconds > 0 else 0.0, seconds
 
     def _read(self, own: Sequence[int]) -> tuple[float, float, float]:
         times = psutil.cpu_times()
@@ -116,6 +120,9 @@ class Steadiness:
         self._stalls = 0
         self._load_s = 0.0
         self._seconds = 0.0
+        self._unjudged_load_s = 0.0
+        self._unjudged_s = 0.0
+        self._unjudged = 0
         self._repeated = 0
         self._disturbed = 0
         self._task_spreads: deque[float] = deque(maxlen=15)
@@ -127,10 +134,7 @@ class Steadiness:
 
     def disturbed(self, default_samples: Sequence[float], other_load: float, seconds: float) -> bool:
         """Take in a stretch: the default's times, CPUs that others kept busy, and how long it lasted."""
-        if seconds >= _SHORTEST_LOOK_S:
-            self._load_s += other_load * seconds
-            self._seconds += seconds
-        found = seconds >= _SHORTEST_LOOK_S and other_load > LOAD
+        found = self._load(other_load, seconds) > LOAD
         if len(default_samples) < 3:
             return found
         times = np.asarray(default_samples, float)
@@ -147,6 +151,19 @@ class Steadiness:
         self._spreads.append(spread)
         self._task_spreads.append(spread)
         return found
+
+    def _load(self, other_load: float, seconds: float) -> float:
+        """Tell the load over this stretch and the ones before it that were too short to tell; 0 if all still are."""
+        self._unjudged_load_s += other_load * seconds
+        self._unjudged_s += seconds
+        self._unjudged += 1
+        if self._unjudged_s < _SHORTEST_LOOK_S * self._unjudged**0.5:
+            return 0.0
+        load_s, stretch_s = max(0.0, self._unjudged_load_s), self._unjudged_s
+        self._unjudged_load_s, self._unjudged_s, self._unjudged = 0.0, 0.0, 0
+        self._load_s += load_s
+        self._seconds += stretch_s
+        return load_s / stretch_s
 
     def count(self, *, repeated: bool, disturbed: bool) -> None:
         """Count a trial."""

@@ -405,9 +405,12 @@ def test_a_disturbed_trial_is_measured_again(process: Measurer, bench: Bench) ->
     process.open(bench.dispatch, bench.default)
     before = process.steadiness.summary().repeated
     with busy_processes(2):
-        for _ in range(3):
+        # A trial of so short a dispatch may end before the clocks that tell the load move on.
+        for _ in range(20):
             process.trial(bench.good, timeout_s=10)
-    assert process.steadiness.summary().repeated > before
+            if process.steadiness.summary().repeated > before:
+                return
+    pytest.fail(f"no trial was repeated: {process.steadiness.summary()}")
 
 
 def test_the_reference_runner(bench: Bench) -> None:

@@ -52,13 +52,10 @@ class LlvmCpuSpace(SearchSpace):
             np.array([parsed.peeling], np.bool_),
         )
         self._default_key = self.default.keys()[0]
-        self._size: int | None = None
 
     def size(self) -> int:
         """Count the legal configs; a close upper bound, as peeling that changes nothing is counted."""
-        if self._size is None:
-            self._size = max(sum(grid.size() for grid in self.grids), 1)
-        return self._size
+        return max(sum(grid.size for grid in self.grids), 1)
 
     def enumerate(self, limit: int, seed: int) -> Candidates:
         """List at most ``limit`` distinct candidates, the compiler's own config first.

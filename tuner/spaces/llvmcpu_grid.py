@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -88,8 +89,9 @@ class PipelineGrid:
 
     # -- counting ---------------------------------------------------------------------------------------------
 
+    @cached_property
     def size(self) -> int:
-        """Count the candidates: a close upper bound.
+        """How many candidates there are: a close upper bound.
 
         Peeling that changes nothing counts, and so do vector tiles that only unroll too far.
         """
