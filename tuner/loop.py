@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tuner.progress import Reporter
 from tuner.records import OK, Record, RecordStore, decode_candidates, encode_candidate
 from tuner.result import TuneResult
 from tuner.search import SEARCHES, Proposal, Search
+from tuner.search.ahead import Ahead
 from tuner.settings import Settings
 from tuner.shelf import DispatchShelf
 from tuner.spaces.base import SearchSpace, space_for
@@ -139,6 +139,11 @@ class TuningLoop:
         self.finish_s = 0.0
         """Seconds that the end of the run needs besides confirming each task."""
         self.states: dict[str, TaskState] = {}
+        self._ahead = Ahead(self._make_search)
+
+    def _make_search(self, space: SearchSpace) -> Search:
+        kind = SEARCHES[self._settings.search]
+        return kind(space, self._machine, seed=self._settings.seed, limit=self._settings.candidates)
 
     def prepare(self, tasks: list[Task]) -> None:
         """Find each task's search space, and tell what an earlier part of the run found out.
@@ -170,18 +175,10 @@ class TuningLoop:
         TuneError
             If no task can be compiled or run any more: a full disk, a device that is gone.
         """
-        # Ranking uses this process, building the default the workers: together they take as long as the longer one.
-        with ThreadPoolExecutor(1) as ranking:
-            ranked = ranking.submit(
-                SEARCHES[self._settings.search],
-                state.space,
-                self._machine,
-                seed=self._settings.seed,
-                limit=self._settings.candidates,
-            )
-            self.ensure_default(state)
-            with self.clock.phase("rank"):
-                search = ranked.result()
+        self._ahead.start(state.key, state.space)
+        self.ensure_default(state)
+        with self.clock.phase("rank"):
+            search = self._ahead.take(state.key)
         with self.clock.phase("measure"):
             try:
                 self._switch_to(state)
@@ -231,7 +228,7 @@ class TuningLoop:
         while (key := self._next(allocator)) is not None and not self.budget.spent and not self.interrupt.requested:
             state = self.states[key]
             began = time.monotonic()
-            if not self._round(state):
+            if not self._round(state, self._upcoming(allocator, state)):
                 arms[key].spent = True
             arms[key].update(state.best_ratio, time.monotonic() - began)
             self._keep_time_to_confirm()
@@ -242,12 +239,20 @@ class TuningLoop:
             self.states[due].due = True
         return key
 
+    def _upcoming(self, allocator: Allocator, present: TaskState) -> TaskState | None:
+        """Guess which task will be begun next."""
+        fresh = [s for k, s in self.states.items() if k in allocator.due and s.search is None and s is not present]
+        return max(fresh, key=lambda state: state.weight_us, default=None)
+
     def _keep_time_to_confirm(self) -> None:
         promising = sum(1 for s in self.states.values() if s.best_ratio < 1.0)
         self.budget.confirm_s = self.finish_s + CONFIRM_TASK_S * promising
 
-    def _round(self, state: TaskState) -> bool:
-        """Try one round of candidates; False when there is nothing left to try in the task."""
+    def _round(self, state: TaskState, upcoming: TaskState | None = None) -> bool:
+        """Try one round of candidates; False when there is nothing left to try in the task.
+
+        Meanwhile the task that comes next is ranked for the first time.
+        """
         self._report(state)
         try:
             search = state.search or self._begin(state)
@@ -265,7 +270,11 @@ class TuningLoop:
         if not len(proposal):
             return False
         configs = [state.space.attribute(proposal.table, i) for i in range(len(proposal))]
+        if upcoming is not None:
+            self._ahead.start(upcoming.key, upcoming.space)
         built = self._compile(state, configs)
+        with self.clock.phase("rank"):
+            self._ahead.settle()
         fresh: list[Record] = []
         for row, config in enumerate(configs):
             if row not in built or self.interrupt.requested:
@@ -367,6 +376,7 @@ class TuningLoop:
 
     def rest(self) -> None:
         """End the worker processes: the whole program wants the memory and the cores for itself."""
+        self._ahead.close()
         self.measurer.close()
         self.pool.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from costmodel.candidates import Candidates
 from costmodel.problem import Machine, Operand, RootOp
 from tuner.search import SEARCHES, Search
+from tuner.search.ahead import Ahead
 from tuner.spaces.base import SearchSpace, space_for
 
 DEFAULT = (
@@ -103,3 +106,26 @@ def test_the_cost_model_needs_fewer_trials_than_random(space: SearchSpace) -> No
     # At a third of the trials it is at least as good, and near the landscape's optimum of -1.
     assert np.mean(guided) <= np.mean(random) + 0.02
     assert np.mean(guided) < -0.8
+
+
+def test_searches_are_made_ahead(space: SearchSpace) -> None:
+    made: list[str] = []
+
+    def make(of: SearchSpace) -> Search:
+        made.append(threading.current_thread().name)
+        if of is not space:
+            raise ValueError("no such space")
+        return SEARCHES["random"](of, MACHINE, seed=0, limit=100)
+
+    ahead = Ahead(make)
+    ahead.start("a", space)
+    ahead.start("a", space)
+    ahead.settle()
+    assert len(made) == 1 and made[0] != threading.current_thread().name
+    assert len(ahead.take("a").ask(3)) == 3
+    ahead.start("b", object())  # type: ignore[arg-type]
+    ahead.settle()
+    with pytest.raises(ValueError, match="no such space"):
+        ahead.take("b")
+    ahead.start("a", space)
+    ahead.close()
