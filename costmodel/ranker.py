@@ -151,16 +151,30 @@ class Ranker:
             probability of failing; lower is better. Before the first record its zero is arbitrary (the first
             table's median). ``std`` is its uncertainty.
         """
-        score = np.empty(len(table))
-        std = np.empty(len(table))
-        for start in range(0, len(table), BATCH):
-            rows = slice(start, start + BATCH)
-            matrix = self._features(self.root, table.take(rows))
-            score[rows], std[rows] = self._predict(matrix)
-            score[rows] += FAILURE_COST * self._failure(matrix)
-        if self._offset is None and len(table):
+        parts = [
+            self._score(self.features(table.take(slice(start, start + BATCH)))) for start in range(0, len(table), BATCH)
+        ]
+        if not parts:
+            return np.zeros(0), np.zeros(0)
+        return self._shift(np.concatenate([score for score, _ in parts])), np.concatenate([std for _, std in parts])
+
+    def features(self, table: Candidates) -> NDArray[np.float32]:
+        """Featurise candidates, for :meth:`rank_features`; ``float32 [n, features]``."""
+        return self._features(self.root, table)
+
+    def rank_features(self, matrix: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Score candidates as :meth:`rank` does, by their :meth:`features`: they don't change as the model learns."""
+        score, std = self._score(matrix)
+        return self._shift(score), std
+
+    def _score(self, matrix: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        score, std = self._predict(matrix)
+        return score + FAILURE_COST * self._failure(matrix), std
+
+    def _shift(self, score: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self._offset is None and len(score):
             self._offset = -float(np.median(score))
-        return score + (self._offset or 0.0), std
+        return score + (self._offset or 0.0)
 
     def _predict(self, matrix: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         if self._model is not None:

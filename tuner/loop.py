@@ -142,6 +142,7 @@ class TuningLoop:
         self._ahead = Ahead(self._make_search)
 
     def _make_search(self, space: SearchSpace) -> Search:
+        space.size()  # Counted here, where it costs no time, for the result.
         kind = SEARCHES[self._settings.search]
         return kind(space, self._machine, seed=self._settings.seed, limit=self._settings.candidates)
 

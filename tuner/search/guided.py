@@ -42,6 +42,7 @@ class CostModelSearch(Search):
         table = table.take(slice(1, None))
         self._ranked = len(table)
         self._pool = self._active(table)
+        self._features = self._ranker.features(self._pool)
         self._told = Candidates.empty(table.loops)
         self._log_ratio: NDArray[np.float64] = np.zeros(0)
         self._expanded: set[bytes] = set()
@@ -77,7 +78,7 @@ class CostModelSearch(Search):
         if not len(rows):
             return Proposal(self._pool.take(rows), np.zeros(0))
         table = self._pool.take(rows)
-        mean, std = self._ranker.rank(table)
+        mean, std = self._ranker.rank_features(self._features[rows])
         explore, near = round(k * EXPLORE), round(k * NEAR)
         chosen = self._near_best(table, mean, near)
         chosen = self._diverse(table, np.argsort(mean, kind="stable"), k - explore, chosen)
@@ -140,8 +141,10 @@ class CostModelSearch(Search):
             self._expanded.add(parent.keys()[0].tobytes())
             parts.append(self.space.neighbours(parent))
         before = len(self._pool)
-        self._pool = Candidates.concat(parts).unique()
-        self._ranked += len(self._pool) - before
+        self._pool = Candidates.concat(parts).unique()  # Keeps the order: what is new comes last.
+        new = self._ranker.features(self._pool.take(slice(before, None)))
+        self._features = np.concatenate([self._features, new])
+        self._ranked += len(new)
 
     def tell(self, table: Candidates, log_ratio: NDArray[np.float64]) -> None:
         """Learn the outcomes of this task's own candidates."""

@@ -53,7 +53,7 @@ def llvmcpu_space(root: RootOp, machine: Machine, default_config: str) -> Search
         return None
     grids = [grid for grid in _grids(root, study(root, machine), machine, parsed) if grid is not None]
     # The rules may leave nothing but the compiler's own config.
-    if not any(grid.size for grid in grids):
+    if all(grid.empty for grid in grids):
         return None
     return LlvmCpuSpace(root, machine, default_config, parsed, grids)
 

@@ -89,6 +89,13 @@ class PipelineGrid:
 
     # -- counting ---------------------------------------------------------------------------------------------
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is legal."""
+        smallest = np.zeros((1, len(self.chains)), np.int64)
+        # Nearly always this one is, and spares the counting.
+        return not self.fits(smallest).any() and self.size == 0
+
     @cached_property
     def size(self) -> int:
         """How many candidates there are: a close upper bound.

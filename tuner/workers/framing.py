@@ -33,9 +33,7 @@ def send(sock: socket.socket, message: Any, deadline: float | None = None) -> No
     """
     payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     sock.settimeout(_left(deadline))
-    sock.sendall(_HEADER.pack(len(payload)))
-    sock.settimeout(_left(deadline))
-    sock.sendall(payload)
+    sock.sendall(_HEADER.pack(len(payload)) + payload)
 
 
 def receive(sock: socket.socket, deadline: float | None = None) -> Any:
