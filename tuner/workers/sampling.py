@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from tuner.intervals import paired_ratio, typical_time
@@ -87,7 +86,7 @@ class Sampling:
         if usual_us > bound:
             looks = [usual_us]
             while min(looks) > bound and len(looks) <= self._second_looks(first_us, bound):
-                looks.append(self._run_candidate(usual_us))
+                looks.append(self._run_candidate(self._bench.repeats(usual_us), usual_us))
             if min(looks) > bound:
                 return self._slow(looks)
             usual_us = min(looks)
@@ -110,7 +109,7 @@ class Sampling:
             if us >= _SHORT_US:
                 break
             before = self._bench.repeats(us)
-            us = self._run_candidate(us)
+            us = self._run_candidate(before, us)
             if self._bench.repeats(us) <= 1.5 * before:
                 break
         return us
@@ -171,33 +170,28 @@ class Sampling:
             or self._spent_default_us + default_cost <= 0.5 * (self._spent_us + 1.5 * cost)
             or not self._bench.recent_defaults()
         )
-        if not due:
-            self.samples.append(self._run_candidate(us))
-            return
         # Which of the two goes first changes from pair to pair: the second is faster by half a percent.
-        order = [True, False] if len(self.samples) % 2 == 0 else [False, True]
-        times = self._take([(default, self._bench.default_us if default else us) for default in order])
-        self.samples.append(times[order.index(False)])
-        self.default_samples.append(times[order.index(True)])
-        self._pairs.append((self.samples[-1], self.default_samples[-1]))
+        default_first = len(self.samples) % 2 == 0
+        if due and default_first:
+            self._run_default()
+        self.samples.append(self._run_candidate(self._bench.repeats(us), us))
+        if due and not default_first:
+            self._run_default()
+        if due:
+            self._pairs.append((self.samples[-1], self.default_samples[-1]))
 
-    def _run_candidate(self, expected_us: float) -> float:
-        return self._take([(False, expected_us)])[0]
+    def _run_candidate(self, repeats: int, expected_us: float) -> float:
+        timeout_s = self._timeout_s + 10e-6 * expected_us * repeats
+        (us,) = self._bench.time([(self._handle, repeats)], timeout_s)
+        self._spent_us += us * repeats
+        return us
 
     def _run_default(self) -> None:
-        self.default_samples.extend(self._take([(True, self._bench.default_us)]))
-
-    def _take(self, sides: Sequence[tuple[bool, float]]) -> list[float]:
-        """Time the default (True) or the candidate, each with about what it takes, one right after the other."""
-        runs = [(self._bench.default if default else self._handle, self._bench.repeats(us)) for default, us in sides]
-        expected_us = sum(us * count for (_, us), (_, count) in zip(sides, runs, strict=True))
-        times = self._bench.time(runs, self._timeout_s + 10e-6 * expected_us)
-        for (default, _), us, (_, count) in zip(sides, times, runs, strict=True):
-            if default:
-                self._spent_default_us += us * count
-            else:
-                self._spent_us += us * count
-        return times
+        repeats = self._bench.repeats(self._bench.default_us)
+        timeout_s = self._timeout_s + 10e-6 * self._bench.default_us * repeats
+        (us,) = self._bench.time([(self._bench.default, repeats)], timeout_s)
+        self._spent_default_us += us * repeats
+        self.default_samples.append(us)
 
     def _clear_enough(self, spent_s: float) -> bool:
         n = len(self.samples)
@@ -241,14 +235,12 @@ class Duel:
     def ratio(self, us: float) -> float:
         """Return the candidate's time over the rival's; ``us`` is about what each takes."""
         repeats = self._bench.repeats(us)
-        timeout_s = self._timeout_s + 20e-6 * us * repeats
+        timeout_s = self._timeout_s + 10e-6 * us * repeats
         times: tuple[list[float], list[float]] = ([], [])
         began = time.monotonic()
         for number in range(MAX_SAMPLES):
-            order = (0, 1) if number % 2 == 0 else (1, 0)
-            taken = self._bench.time([(self._handles[side], repeats) for side in order], timeout_s)
-            for side, one in zip(order, taken, strict=True):
-                times[side].append(one)
+            for side in (0, 1) if number % 2 == 0 else (1, 0):
+                times[side].extend(self._bench.time([(self._handles[side], repeats)], timeout_s))
             if number + 1 < ENOUGH_SAMPLES or (number + 1) % _LOOK_EVERY:
                 continue
             _, low, high = paired_ratio(*times, SURELY)
