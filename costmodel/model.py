@@ -25,6 +25,9 @@ MIN_FAILURES = 3
 LABEL_SPREAD = 3.0
 """Labels are cut this far above the best of their group (20 times): how bad a bad one is matters little."""
 
+REGRESSION, PAIRWISE = "regression", "pairwise"
+"""Objectives of :class:`CostModel`."""
+
 THREADED_ROWS = 8192
 """Fewer rows than this are predicted on one thread."""
 
@@ -44,6 +47,9 @@ class CostModel(RegressorMixin, BaseEstimator):
         XGBoost's parameters of each member.
     ensemble
         Number of members.
+    objective
+        ``"regression"`` of log times (default), or ``"pairwise"``: which of two candidates of a group is faster
+        (LambdaMART without position weights).
     seed
         Makes fitting reproducible.
     n_jobs
@@ -73,6 +79,7 @@ class CostModel(RegressorMixin, BaseEstimator):
         subsample: float = 0.8,
         colsample: float = 0.5,
         ensemble: int = 3,
+        objective: str = REGRESSION,
         seed: int = 0,
         n_jobs: int = 2,
     ) -> None:
@@ -85,6 +92,7 @@ class CostModel(RegressorMixin, BaseEstimator):
         self.subsample = subsample
         self.colsample = colsample
         self.ensemble = ensemble
+        self.objective = objective
         self.seed = seed
         self.n_jobs = n_jobs
 
@@ -129,6 +137,8 @@ class CostModel(RegressorMixin, BaseEstimator):
             raise ValueError(f"X must have shape [n, {len(FEATURE_NAMES)}], not {features.shape}")
         if label.shape != (len(features),):
             raise ValueError(f"y must have shape [{len(features)}], not {label.shape}")
+        if self.objective not in (REGRESSION, PAIRWISE):
+            raise ValueError(f"objective must be {REGRESSION!r} or {PAIRWISE!r}, not {self.objective!r}")
         group = np.zeros(len(label), np.int64) if groups is None else np.asarray(groups)
         weight = np.ones(len(label)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         if group.shape != label.shape or weight.shape != label.shape:
@@ -171,8 +181,36 @@ class CostModel(RegressorMixin, BaseEstimator):
             # A Bayesian bootstrap: every record stays, with another weight in each member.
             drawn = weight * (rng.exponential(size=len(weight)) if self.ensemble > 1 else 1.0)
             drawn *= weight.sum() / max(drawn.sum(), 1e-9)
+            if self.objective == PAIRWISE:
+                self.members_.append(self._fit_pairs(number, features, label, self.slope_ * prior, member, rng))
+                continue
             data = xgb.QuantileDMatrix(features, residual, weight=drawn, nthread=1, max_bin=64)
             self.members_.append(xgb.train(self._parameters(number), data, num_boost_round=self.n_estimators))
+
+    def _fit_pairs(
+        self,
+        number: int,
+        features: NDArray[np.float32],
+        label: NDArray[np.float64],
+        margin: NDArray[np.float64],
+        member: NDArray[np.intp],
+        rng: np.random.Generator,
+    ) -> xgb.Booster:
+        """Fit one member to the order of pairs; its trees add to the prior's log time as in regression."""
+        order = np.argsort(member, kind="stable")
+        counts = np.bincount(member)
+        # XGBoost ranks what is more relevant first and gives it more; a longer time has to get more here.
+        drawn = rng.exponential(size=len(counts)) if self.ensemble > 1 else np.ones(len(counts))
+        data = xgb.DMatrix(
+            features[order],
+            label[order] - label.min(),
+            base_margin=margin[order],
+            qid=member[order],
+            weight=drawn,
+            nthread=1,
+        )
+        parameters = self._parameters(number) | {"objective": "rank:pairwise", "lambdarank_pair_method": "mean"}
+        return xgb.train(parameters, data, num_boost_round=self.n_estimators)
 
     def _parameters(self, number: int) -> dict[str, Any]:
         return {
@@ -210,20 +248,13 @@ class CostModel(RegressorMixin, BaseEstimator):
 
     # -- predicting --------------------------------------------------------------------------------
 
-    def predict(self, X: ArrayLike, prior: ArrayLike | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predict log relative times, up to a constant per task.
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Predict log relative times, up to a constant per task; ``float64 [n]``.
 
         Parameters
         ----------
         X
             ``float32 [n, F]``.
-        prior
-            ``[n]``: the prior's log(time); taken from ``X`` by default.
-
-        Returns
-        -------
-        mean, std
-            ``float64 [n]`` each; the ensemble's mean and standard deviation.
 
         Raises
         ------
@@ -232,10 +263,13 @@ class CostModel(RegressorMixin, BaseEstimator):
         ValueError
             If ``X`` has other features.
         """
+        return self.predict_with_std(X)[0]
+
+    def predict_with_std(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predict as :meth:`predict` does, with the ensemble's standard deviation; ``float64 [n]`` each."""
         features = self._checked(X)
-        base = features[:, PRIOR_COLUMN] if prior is None else np.asarray(prior)
         trees = np.stack([self._apply(member, features) for member in self.members_])
-        mean = self.slope_ * base.astype(np.float64) + trees.mean(axis=0, dtype=np.float64)
+        mean = self.slope_ * features[:, PRIOR_COLUMN].astype(np.float64) + trees.mean(axis=0, dtype=np.float64)
         return mean, trees.std(axis=0, dtype=np.float64)
 
     def predict_failure(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -257,7 +291,7 @@ class CostModel(RegressorMixin, BaseEstimator):
     ) -> float:
         """Mean over groups of the rank correlation (Spearman) between predictions and labels; 1 is best."""
         label = np.asarray(y, dtype=np.float64)
-        mean, _ = self.predict(X)
+        mean = self.predict(X)
         group = np.zeros(len(label), np.int64) if groups is None else np.asarray(groups)
         found = []
         for name in np.unique(group):

@@ -109,7 +109,7 @@ class Ranker:
         """Featurise; a pretrained model's prediction takes the prior's place, to be corrected by learning."""
         matrix = features(root, self.machine, table)
         if self.pretrained is not None and len(table):
-            matrix[:, PRIOR_COLUMN] = self.pretrained.predict(matrix)[0]
+            matrix[:, PRIOR_COLUMN] = self.pretrained.predict(matrix)
         return matrix
 
     def refit(self) -> None:
@@ -178,7 +178,7 @@ class Ranker:
 
     def _predict(self, matrix: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         if self._model is not None:
-            return self._model.predict(matrix)
+            return self._model.predict_with_std(matrix)
         return matrix[:, PRIOR_COLUMN].astype(np.float64), np.full(len(matrix), PRIOR_STD)
 
     def _failure(self, matrix: NDArray[np.float32]) -> NDArray[np.float64]:

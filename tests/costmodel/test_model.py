@@ -21,7 +21,7 @@ def test_beats_the_prior_on_the_same_task() -> None:
     table, y = draw(root, 400, 1)
     x = features(root, AVX512, table)
     model = CostModel().fit(x[:200], y[:200])
-    learned = rank_correlation(model.predict(x[200:])[0], y[200:])
+    learned = rank_correlation(model.predict(x[200:]), y[200:])
     assert learned > rank_correlation(score(root, AVX512, table)[200:], y[200:]) + 0.1
     assert learned > 0.85
     assert model.score(x[200:], y[200:]) == pytest.approx(learned)
@@ -34,7 +34,7 @@ def test_beats_the_prior_on_a_task_never_seen() -> None:
     y = np.concatenate([label for _, label in drawn])
     model = CostModel().fit(x, y, np.repeat(np.arange(len(ops)), 250))
     table, truth = draw(conv1d(), 300, 9)
-    learned = rank_correlation(model.predict(features(conv1d(), AVX512, table))[0], truth)
+    learned = rank_correlation(model.predict(features(conv1d(), AVX512, table)), truth)
     assert learned > rank_correlation(score(conv1d(), AVX512, table), truth) + 0.1
 
 
@@ -43,8 +43,8 @@ def test_levels_are_compared_within_a_group_only() -> None:
     table, y = draw(root, 200, 2)
     x = features(root, AVX512, table)
     groups = np.repeat([0, 1], 100)
-    plain = CostModel().fit(x, y, groups).predict(x)[0]
-    shifted = CostModel().fit(x, y + 1.5 * groups, groups).predict(x)[0]
+    plain = CostModel().fit(x, y, groups).predict(x)
+    shifted = CostModel().fit(x, y + 1.5 * groups, groups).predict(x)
     np.testing.assert_allclose(plain, shifted, atol=0.02)
 
 
@@ -54,7 +54,7 @@ def test_uncertainty_is_larger_where_nothing_was_seen() -> None:
     x = features(root, AVX512, table)
     width = x[:, FEATURE_NAMES.index("tile.vec_simd")]
     seen = width < 4
-    _, std = CostModel(ensemble=6).fit(x[seen][:150], y[seen][:150]).predict(x)
+    _, std = CostModel(ensemble=6).fit(x[seen][:150], y[seen][:150]).predict_with_std(x)
     assert std.mean() > 0
     assert std[~seen].mean() > std[seen][:150].mean()
 
@@ -69,7 +69,7 @@ def test_failures_are_learned_and_not_mistaken_for_times() -> None:
     model = CostModel().fit(x[:200], y[:200])
     p = model.predict_failure(x[200:])
     assert ((p > 0.5) == fails[200:]).mean() > 0.9
-    assert np.isfinite(model.predict(x)[0]).all()
+    assert np.isfinite(model.predict(x)).all()
 
 
 def test_without_failures_the_probability_is_small_and_flat() -> None:
@@ -86,9 +86,9 @@ def test_reproducible_and_cloneable() -> None:
     table, y = draw(root, 100, 6)
     x = features(root, AVX512, table)
     model = CostModel(seed=3, max_depth=4)
-    first = model.fit(x, y).predict(x)[0]
-    np.testing.assert_array_equal(first, clone(model).fit(x, y).predict(x)[0])
-    assert not np.array_equal(first, CostModel(seed=4, max_depth=4).fit(x, y).predict(x)[0])
+    first = model.fit(x, y).predict(x)
+    np.testing.assert_array_equal(first, clone(model).fit(x, y).predict(x))
+    assert not np.array_equal(first, CostModel(seed=4, max_depth=4).fit(x, y).predict(x))
 
 
 def test_weights_matter() -> None:

@@ -49,8 +49,8 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], Non
 def test_round_trip(fitted: tuple[CostModel, np.ndarray], saved: Path) -> None:
     model, x = fitted
     again = load(saved)
-    np.testing.assert_array_equal(model.predict(x)[0], again.predict(x)[0])
-    np.testing.assert_array_equal(model.predict(x)[1], again.predict(x)[1])
+    np.testing.assert_array_equal(model.predict(x), again.predict(x))
+    np.testing.assert_array_equal(model.predict_with_std(x)[1], again.predict_with_std(x)[1])
     np.testing.assert_array_equal(model.predict_failure(x), again.predict_failure(x))
     assert again.get_params() == model.get_params()
     assert (again.slope_, again.offsets_, again.n_records_) == (model.slope_, model.offsets_, 120)
