@@ -35,7 +35,7 @@ from tuner.workers.outcomes import (
     Refused,
     TrialOutcome,
 )
-from tuner.workers.sampling import ENOUGH_SAMPLES, MAX_SAMPLES, MIN_SAMPLES, Duel, Sampling
+from tuner.workers.sampling import ALSO_RAN, ENOUGH_SAMPLES, MAX_SAMPLES, MIN_SAMPLES, Duel, Sampling
 from tuner.workers.tool_bench import ToolBench
 
 __all__ = [
@@ -197,8 +197,8 @@ class Measurer:
         best_ratio
             Of the best candidate so far, over the default.
         best_artifact
-            Its artifact; a candidate that can't be told from it by then runs in turn with it too, and its ratio is
-            the best's times the outcome of that. None where the default is the best.
+            Its artifact; a candidate that may be better runs in turn with it too, and its ratio is the best's times
+            the outcome of that. None where the default is the best.
         timeout_s
             Seconds after which one run counts as hung.
         budget_s
@@ -243,7 +243,7 @@ class Measurer:
                 with WAITS.wait():
                     time.sleep(_REST_S)
             self.steadiness.count(repeated=repeats > 0, disturbed=disturbed)
-            if best_artifact is not None and _undecided(outcome, best_ratio):
+            if best_artifact is not None and _may_be_better(outcome, best_ratio):
                 outcome = self._duel(handle, outcome, best_artifact, best_ratio, timeout_s, budget_s)
             return replace(outcome, disturbed=disturbed, **errors)
         except Refused as refused:
@@ -329,8 +329,11 @@ class Measurer:
         self.close()
 
 
-def _undecided(outcome: TrialOutcome, best_ratio: float) -> bool:
-    """Whether a candidate can't be told from the best so far."""
-    if outcome.stopped_early or outcome.ratio_low is None or outcome.ratio_high is None:
+def _may_be_better(outcome: TrialOutcome, best_ratio: float) -> bool:
+    """Whether a candidate may be better than the best so far.
+
+    One that seems to be surely better is among them: what was disturbed at its moment, it or the best, looks just so.
+    """
+    if outcome.stopped_early or outcome.ratio_low is None:
         return False
-    return outcome.ratio_low <= best_ratio <= outcome.ratio_high
+    return outcome.ratio_low <= ALSO_RAN * best_ratio

@@ -144,6 +144,14 @@ def test_a_slow_candidate_is_stopped_early(measurer: Measurer, bench: Bench) -> 
     assert time.monotonic() - began < 2
 
 
+def test_what_seems_better_runs_in_turn_with_the_best(measurer: Measurer, bench: Bench) -> None:
+    # The best so far was disturbed, say, and its ratio is far too high: the same code again must not look better.
+    outcome = measurer.trial(bench.good, timeout_s=5, best_ratio=20.0, best_artifact=bench.good)
+    assert outcome.ratio == pytest.approx(20.0, rel=0.3)
+    assert outcome.ratio_low is not None and outcome.ratio_high is not None
+    assert outcome.ratio_low <= outcome.ratio <= outcome.ratio_high
+
+
 def test_a_file_that_is_no_module(measurer: Measurer, bench: Bench) -> None:
     outcome = measurer.trial(bench.junk, timeout_s=5)
     assert outcome.status == "failed" and outcome.message
